@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 	"github.com/watermill-once/once/sequence"
@@ -19,9 +20,7 @@ import (
 func TestInboxRemembersForLongerThanRetryRetries(t *testing.T) {
 	t.Parallel()
 	db, err := sql.Open("sqlite", "file:unused?mode=memory")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer db.Close()
 	long := retry.Policy{Delayed: 40, Base: 24 * time.Hour, Max: 24 * time.Hour}
 	for _, config := range []retry.Config{
@@ -48,9 +47,7 @@ func TestInboxRemembersForLongerThanRetryRetries(t *testing.T) {
 func TestPartWithAnotherSchemaIsRefused(t *testing.T) {
 	t.Parallel()
 	db, err := sql.Open("sqlite", "file:unused?mode=memory")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer db.Close()
 	other := schema.Config{Prefix: "other_"}
 	for field, config := range map[string]ConsumerConfig{
@@ -70,18 +67,12 @@ func TestPartWithAnotherSchemaIsRefused(t *testing.T) {
 func TestNilHandlerIsRefused(t *testing.T) {
 	t.Parallel()
 	db, err := sql.Open("sqlite", "file:unused?mode=memory")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer db.Close()
 	consumer, err := NewConsumer(db, ConsumerConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for what, add := range map[string]func(name string){
 		"AddHandler":          func(name string) { consumer.AddHandler(router, name, "orders.placed", nil, nil) },
 		"AddHandlerInBatches": func(name string) { consumer.AddHandlerInBatches(router, name, "orders.placed", nil, nil) },

@@ -32,9 +32,7 @@ func TestConfiguredNameWithoutAHandlerIsLogged(t *testing.T) {
 	t.Parallel()
 	db, logs := kit.SQLite(t).DB, &kit.Logs{}
 	tables := schema.Config{Dialect: schema.SQLite}
-	if err := schema.Up(t.Context(), db, tables); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, tables))
 	config := once.ConsumerConfig{
 		Schema:           tables,
 		DurableConsumers: []string{"mail", "payment"},
@@ -42,21 +40,15 @@ func TestConfiguredNameWithoutAHandlerIsLogged(t *testing.T) {
 		Logger:           logs,
 	}
 	consumer, err := once.NewConsumer(db, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	config.Logger = nil
 	another, err := once.NewConsumer(db, config) // shares the configuration and has some of the handlers
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	handle := func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) { return nil, nil }
 	start := func(names ...string) (end func()) {
 		t.Helper()
 		router, err := message.NewRouter(message.RouterConfig{}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		transport := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 		for _, name := range names {
 			of := consumer
@@ -69,9 +61,7 @@ func TestConfiguredNameWithoutAHandlerIsLogged(t *testing.T) {
 		go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
 		<-router.Running()
 		return func() {
-			if err := errors.Join(router.Close(), <-ended); err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, errors.Join(router.Close(), <-ended))
 		}
 	}
 	defer start("payments", "mail", "search")()
@@ -146,9 +136,7 @@ func TestTrap111_SerializationFailuresAreNoAttempts(t *testing.T) {
 				`CREATE TABLE hot (id int PRIMARY KEY, n int NOT NULL)`, `INSERT INTO hot VALUES (1, 0), (2, 0), (3, 0)`,
 				`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', current_database()); END $$`,
 			} {
-				if _, err := db.ExecContext(t.Context(), query); err != nil {
-					t.Fatal(err)
-				}
+				kit.Exec(t, db, query)
 			}
 			db.SetMaxIdleConns(0) // ends the sessions that do not have the new default
 			db.SetMaxIdleConns(8)

@@ -62,9 +62,7 @@ func (b *startBench) up() *startBench {
 
 func (b *startBench) must(err error) {
 	b.Helper()
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 }
 
 // parts creates the single middlewares and a new router.
@@ -297,9 +295,7 @@ func TestStartChecksTheRights(t *testing.T) {
 	exec := func(queries ...string) {
 		t.Helper()
 		for _, query := range queries {
-			if _, err := db.ExecContext(context.WithoutCancel(t.Context()), strings.ReplaceAll(query, "WHO", role)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(db.ExecContext(context.WithoutCancel(t.Context()), strings.ReplaceAll(query, "WHO", role))))
 		}
 	}
 	exec(`CREATE ROLE "WHO" LOGIN PASSWORD 'x'`)

@@ -17,6 +17,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // diary records the events of the parts of a service, in order.
@@ -100,9 +101,7 @@ func TestRunStopsPartsInOrder(t *testing.T) {
 		parts := []io.Closer{newWorker(d, "router"), newWorker(d, "forwarder"), &connection{diary: d, name: "db"}}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Minute, cancel)
-		if err := once.Run(ctx, 0, parts...); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, once.Run(ctx, 0, parts...))
 		d.has(t, "run router", "running router", "run forwarder", "running forwarder", "closed router", "closed forwarder", "closed db")
 	})
 }
@@ -170,9 +169,7 @@ func TestRunDoesNotWaitForARouterThatDidNotStart(t *testing.T) {
 	t.Parallel()
 	d := &diary{}
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // its default close timeout is 30 seconds
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	router.AddConsumerHandler("h", "t", gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}), nothing)
 	router.AddPlugin(func(*message.Router) error { return errors.New("no tables") })
 	err = once.Run(t.Context(), 4*time.Second, router, newWorker(d, "forwarder"), &connection{diary: d, name: "db"})
@@ -190,9 +187,7 @@ func TestRunDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 	d := &diary{}
 	transport := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}) // its default close timeout is 30 seconds
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	inHand, release := make(chan struct{}), make(chan struct{})
 	router.AddConsumerHandler("stubborn", "t", transport, func(*message.Message) error {
 		close(inHand)
@@ -205,9 +200,7 @@ func TestRunDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 	began := time.Now()
 	go func() { ended <- once.Run(ctx, 4*time.Second, router, &connection{diary: d, name: "db"}) }()
 	<-router.Running()
-	if err := transport.Publish("t", message.NewMessage("m", nil)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, transport.Publish("t", message.NewMessage("m", nil)))
 	<-inHand
 	cancel()
 	err = <-ended

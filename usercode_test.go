@@ -150,25 +150,17 @@ func (c chain) start(
 ) *kit.Subscriber {
 	t.Helper()
 	config.Schema = schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	if err := schema.Up(t.Context(), db.DB, config.Schema); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.ExecContext(t.Context(), `CREATE TABLE effects (id text NOT NULL)`); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config.Schema))
+	kit.Exec(t, db, `CREATE TABLE effects (id text NOT NULL)`)
 	if config.Logger == nil {
 		config.Logger = kit.Logger(t)
 	}
 	config.Retry.PollInterval = 20 * time.Millisecond
 	config.Retry.Policy = retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond}
 	consumer, err := once.NewConsumer(db.DB, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	in := kit.NewSubscriber()
 	c.add(consumer, router, in, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO effects (id) VALUES ('`+msg.UUID+`')`); err != nil {
@@ -201,9 +193,7 @@ func sendAll(t *testing.T, in *kit.Subscriber, ids ...string) {
 
 func count(t *testing.T, db kit.Database, from string) (n int) {
 	t.Helper()
-	if err := db.DB.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM `+from).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.DB.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM `+from).Scan(&n))
 	return n
 }
 
@@ -217,9 +207,7 @@ func run(t *testing.T, router *message.Router) {
 		t.Fatalf("run: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(router.Close(), <-stopped); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, errors.Join(router.Close(), <-stopped))
 	})
 }
 
@@ -248,9 +236,7 @@ func TestTrap109_HandlerThatEndsItsGoroutineIsAFailedAttempt(t *testing.T) {
 			retries, err2 := retry.New(db.DB, retry.Config{Schema: tables, Logger: kit.Logger(t)})
 			quarantine, err3 := poison.New(db.DB, poison.Config{Schema: tables, Logger: kit.Logger(t)})
 			router, err4 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-			if err := errors.Join(err1, err2, err3, err4, schema.Up(t.Context(), db.DB, tables)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, errors.Join(err1, err2, err3, err4, schema.Up(t.Context(), db.DB, tables)))
 			for _, letter := range c.order {
 				router.AddMiddleware(map[rune]message.HandlerMiddleware{
 					'd': inbox.Middleware, 'r': retries.Middleware, 'p': quarantine.Middleware,

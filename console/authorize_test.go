@@ -15,6 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/console"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // acts maps the query of each page that changes messages to the action that the change
@@ -46,9 +47,7 @@ func (b *bench) refuses(t *testing.T) {
 			t.Errorf(`%s: b.do(http.MethodGet, "change?"+query, nil).StatusCode is %d, want %d`, query, got, http.StatusForbidden)
 		}
 		form, err := url.ParseQuery(query + "&limit=10&why=because")
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		a := b.do(http.MethodPost, "change", form)
 		if a.StatusCode != http.StatusForbidden {
 			t.Errorf("%s: a.StatusCode is %d, want %d", query, a.StatusCode, http.StatusForbidden)
@@ -70,8 +69,8 @@ func (b *bench) refuses(t *testing.T) {
 	if got := b.do(http.MethodGet, "edit?id=1", nil).StatusCode; got != http.StatusForbidden {
 		t.Errorf(`b.do(http.MethodGet, "edit?id=1", nil).StatusCode is %d, want %d`, got, http.StatusForbidden)
 	}
-	if got := b.audits(); len(got) != 0 {
-		t.Errorf("b.audits are %q, want none", got)
+	if got := b.Audits(); len(got) != 0 {
+		t.Errorf("b.Audits are %q, want none", got)
 	}
 }
 
@@ -240,9 +239,7 @@ func TestPayloadCanBeRedactedAndForbidden(t *testing.T) {
 		}
 	}
 	var payload map[string]string
-	if err := json.Unmarshal([]byte(b.get("payload?of=quarantine&id=1").text), &payload); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, json.Unmarshal([]byte(b.get("payload?of=quarantine&id=1").text), &payload))
 	if want := map[string]string{"pin": "…"}; !maps.Equal(payload, want) {
 		t.Errorf("payload is %q, want %q", payload, want)
 	}
@@ -267,8 +264,8 @@ func TestPayloadCanBeRedactedAndForbidden(t *testing.T) {
 	if got := b.do(http.MethodPost, "edit", form).StatusCode; got != http.StatusBadRequest {
 		t.Errorf(`b.do(http.MethodPost, "edit", form).StatusCode is %d, want %d`, got, http.StatusBadRequest)
 	}
-	if got := b.audits(); len(got) != 0 {
-		t.Errorf("b.audits are %q, want none", got)
+	if got := b.Audits(); len(got) != 0 {
+		t.Errorf("b.Audits are %q, want none", got)
 	}
 	if got := b.logs.Count("pin"); got != 0 {
 		t.Errorf(`b.logs.Count("pin") is %d, want 0: a payload is in the log`, got)

@@ -35,17 +35,15 @@ func TestAnEditIsComparedThenStored(t *testing.T) {
 		if !strings.Contains(review.text, "fixed") {
 			t.Errorf("%q is missing:\n%s", "fixed", review.text)
 		}
-		if got := b.audits(); len(got) != 0 {
-			t.Errorf("b.audits are %q, want none: nothing is stored before the confirmation", got)
+		if got := b.Audits(); len(got) != 0 {
+			t.Errorf("b.Audits are %q, want none: nothing is stored before the confirmation", got)
 		}
 		a := b.do(http.MethodPost, "edit", b.fields(review, "edit"))
 		if got := a.Header.Get("Location"); got != "entry?id=2" {
 			t.Fatalf("a.Header.Get(\"Location\") is %q, want \"entry?id=2\"\n%s", got, a.text)
 		}
 		e, err := b.store.Get(t.Context(), 2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if want := "{\n  \"amount\": 5\n}\n"; string(e.Message.Payload) != want {
 			t.Errorf("e.Message.Payload is %q, want %q", string(e.Message.Payload), want)
 		}
@@ -59,7 +57,7 @@ func TestAnEditIsComparedThenStored(t *testing.T) {
 		if want := `<a href="entry?id=1">entry 1</a>`; !strings.Contains(text, want) {
 			t.Errorf("%q is missing:\n%s", want, text)
 		}
-		if got := strings.Join(b.audits(), "\n"); !strings.Contains(got, "negative amount") {
+		if got := strings.Join(b.Audits(), "\n"); !strings.Contains(got, "negative amount") {
 			t.Errorf("%q is missing:\n%s", "negative amount", got)
 		}
 		again := b.do(http.MethodPost, "edit", b.fields(review, "edit"))
@@ -124,9 +122,7 @@ func TestAnEditKeepsEveryByte(t *testing.T) {
 				t.Fatalf("a.StatusCode is %d, want %d\n%s", a.StatusCode, http.StatusSeeOther, a.text)
 			}
 			e, err := b.store.Get(t.Context(), id+1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if string(e.Message.Payload) != payload {
 				t.Errorf("e.Message.Payload is %.1000q, want %.1000q", string(e.Message.Payload), payload)
 			}
@@ -180,8 +176,8 @@ func TestAnEditIsCheckedBeforeItIsStored(t *testing.T) {
 			t.Errorf(`b.do(http.MethodPost, "edit", form).StatusCode is %d, want %d`, got, http.StatusBadRequest)
 		}
 	}
-	if got := b.audits(); len(got) != 0 {
-		t.Errorf("b.audits are %q, want none", got)
+	if got := b.Audits(); len(got) != 0 {
+		t.Errorf("b.Audits are %q, want none", got)
 	}
 	if got := b.logs.Count(`{"a":1}`); got != 0 {
 		t.Errorf("b.logs.Count is %d, want 0", got)

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // hostileNames are names that a page, a URL or a form could take for one another.
@@ -59,22 +61,7 @@ func (b *bench) filterAgain(a answer, page string) answer {
 
 func (b *bench) texts(query string) (all []string) {
 	b.Helper()
-	rows, err := b.QueryContext(b.Context(), query)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var text string
-		if err := rows.Scan(&text); err != nil {
-			b.Fatal(err)
-		}
-		all = append(all, text)
-	}
-	if err := rows.Err(); err != nil {
-		b.Fatal(err)
-	}
-	return all
+	return kit.Lines(b, b, query)
 }
 
 // A person opens a message, follows the link of a name, filters once more, and changes

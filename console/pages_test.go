@@ -269,13 +269,13 @@ func TestTheConfigurationIsChecked(t *testing.T) {
 func TestPagesOfManyRowsShowWhatWasNotCounted(t *testing.T) {
 	t.Parallel()
 	b := benchIn(t, kit.Postgres(t), nil)
-	b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint, reason)
+	b.Exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint, reason)
 		SELECT 'payments', CASE WHEN i <= 10000 THEN 'most' ELSE 'few' END, 'q' || i, '', '', 'quarantined', now(), 'f', 'exhausted'
 		FROM generate_series(1, 10001) AS i`)
-	b.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
+	b.Exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
 		SELECT i, 'd' || i, CASE WHEN i <= 10000 THEN 'most' ELSE 'few' END, '', '{}', now(), 20, 'no queue', 'exhausted', false
 		FROM generate_series(1, 10001) AS i`)
-	b.exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at)
+	b.Exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at)
 		SELECT i, 's' || i, CASE WHEN i <= 50000 THEN 'most' ELSE 'few' END, '', '{}', now() FROM generate_series(1, 50001) AS i`)
 	for page, parts := range map[string][]string{
 		"quarantine":                     {`Entries <span class="muted">10,000+</span>`},
@@ -304,11 +304,11 @@ func TestPagesOfSearchesWithSeveralConditionsLinkToTheRest(t *testing.T) {
 	t.Parallel()
 	b := benchIn(t, kit.Postgres(t), nil)
 	// The first and the last row have both values.
-	b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint, reason, tenant)
+	b.Exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint, reason, tenant)
 		SELECT CASE WHEN i % 2 = 1 OR i = 30000 THEN 'payments' ELSE 'mail' END, 'orders', 'q' || i, '', '', 'quarantined', now(), 'f', 'failed',
 		       CASE WHEN i % 2 = 0 OR i = 1 THEN 'acme' ELSE 'umbrella' END
 		FROM generate_series(1, 30000) AS i`)
-	b.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown,
+	b.Exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown,
 			tenant)
 		SELECT i, 'd' || i, CASE WHEN i % 2 = 1 OR i = 30000 THEN 'orders' ELSE 'mail' END, '', '{}', now(), 20, 'no queue', 'exhausted', false,
 		       CASE WHEN i % 2 = 0 OR i = 1 THEN 'acme' ELSE 'umbrella' END

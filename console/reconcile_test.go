@@ -16,24 +16,17 @@ func TestReportsOfReconciliationsAreShown(t *testing.T) {
 		b := benchIn(t, db, nil)
 		b.seed()
 		archive, err := reconcile.NewArchive(db.DB, schema.Config{Dialect: schema.Dialect(db.Dialect)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		at := time.Now()
 		complete := reconcile.Report{Consumer: "payments", Topics: []string{"orders.placed"}, Sent: 10, Known: 10}
 		for range 21 {
-			if err := archive.Keep(t.Context(), complete); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, archive.Keep(t.Context(), complete))
 		}
-		err = archive.Keep(t.Context(), reconcile.Report{
+		kit.OK(t, archive.Keep(t.Context(), reconcile.Report{
 			Consumer: "<b>mail", Topics: []string{"orders.placed"}, Sent: 12, Known: 11,
 			Missing:  []reconcile.Missing{{MessageID: "sent-1", Topic: "orders.placed", SentLogID: 1, SentAt: at, LastSentAt: at}},
 			Phantoms: []reconcile.Phantom{{MessageID: "ghost", State: "quarantined", At: at, Dead: true}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		list := b.get("reconcile")
 		if !strings.Contains(list.text, "&lt;b&gt;mail") {
 			t.Errorf("%q is missing:\n%s", "&lt;b&gt;mail", list.text)

@@ -128,7 +128,7 @@ func TestARunningReplayIsStoppedByAnybodyWhoMay(t *testing.T) {
 	done := b.consume(gate)
 	b.change("do=replay&consumer=payments", "try")
 	kit.Eventually(t, time.Minute, "the canary waits for its handler", func() bool {
-		return b.count("once_parked", "state = 'waiting'") == 1
+		return b.Count("once_parked WHERE state = 'waiting'") == 1
 	})
 	page := b.get("replay?id=1")
 	if !strings.Contains(page.text, "hx-get") {
@@ -157,8 +157,8 @@ func TestARunningReplayIsStoppedByAnybodyWhoMay(t *testing.T) {
 	}
 	close(gate)
 	kit.Eventually(t, time.Minute, "the canary is handled", func() bool { return len(done.all()) == 1 })
-	if got := b.count("once_parked", "state = 'quarantined'"); got != 2 {
-		t.Errorf(`b.count("once_parked", "state = 'quarantined'") is %d, want 2`, got)
+	if got := b.Count("once_parked WHERE state = 'quarantined'"); got != 2 {
+		t.Errorf(`b.Count("once_parked WHERE state = 'quarantined'") is %d, want 2`, got)
 	}
 }
 
@@ -170,10 +170,8 @@ func TestAReplayOfAnotherProcessIsStopped(t *testing.T) {
 	}
 	gate := make(chan struct{})
 	b.consume(gate)
-	other, err := quarantine.New(b.DB, operate.Config{Schema: b.tables})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other, err := quarantine.New(b.DB, operate.Config{Schema: b.Config})
+	kit.OK(t, err)
 	ended := make(chan error)
 	go func() {
 		act := operate.Act{Actor: "bob", Why: "try"}
@@ -181,7 +179,7 @@ func TestAReplayOfAnotherProcessIsStopped(t *testing.T) {
 		ended <- err
 	}()
 	kit.Eventually(t, time.Minute, "the canary waits for its handler", func() bool {
-		return b.count("once_parked", "state = 'waiting'") == 1
+		return b.Count("once_parked WHERE state = 'waiting'") == 1
 	})
 	form := b.fields(b.get("replay?id=1"), "stop")
 	if got := b.do(http.MethodPost, "stop", form).StatusCode; got != http.StatusBadRequest {
@@ -196,8 +194,8 @@ func TestAReplayOfAnotherProcessIsStopped(t *testing.T) {
 	if err := <-ended; !errors.Is(err, operate.ErrReplayStopped) {
 		t.Fatalf("got %v, want ErrReplayStopped", err)
 	}
-	if got := b.count("once_parked", "state = 'quarantined'"); got != 2 {
-		t.Errorf(`b.count("once_parked", "state = 'quarantined'") is %d, want 2`, got)
+	if got := b.Count("once_parked WHERE state = 'quarantined'"); got != 2 {
+		t.Errorf(`b.Count("once_parked WHERE state = 'quarantined'") is %d, want 2`, got)
 	}
 }
 
@@ -221,8 +219,8 @@ func TestAReplayToAConsumerThatDoesNotRunIsRefused(t *testing.T) {
 	if want := html.EscapeString("Quarantine: replay: " + absent("payments")); !strings.Contains(text, want) {
 		t.Errorf("%q is missing:\n%s", want, text)
 	}
-	if got := b.count("once_parked", "state = 'quarantined'"); got != 4 {
-		t.Errorf(`b.count("once_parked", "state = 'quarantined'") is %d, want 4`, got)
+	if got := b.Count("once_parked WHERE state = 'quarantined'"); got != 4 {
+		t.Errorf(`b.Count("once_parked WHERE state = 'quarantined'") is %d, want 4`, got)
 	}
 }
 
@@ -235,9 +233,7 @@ func TestTwoOperatorsOfTwoProcessesAtOnce(t *testing.T) {
 	bob, err := console.Handler(b.DB, console.Config{
 		Authorize: func(*http.Request, console.Action) (string, error) { return "bob", nil }, Logger: b.logs,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer bob.Close()
 	other := httptest.NewServer(bob)
 	defer other.Close()
@@ -256,7 +252,7 @@ func TestTwoOperatorsOfTwoProcessesAtOnce(t *testing.T) {
 			form = b.fields(b.get("change?"+query), "change")
 			form.Set("why", "because")
 		}
-		before := len(b.audits())
+		before := len(b.Audits())
 		var (
 			group   sync.WaitGroup
 			answers [2]answer
@@ -272,7 +268,7 @@ func TestTwoOperatorsOfTwoProcessesAtOnce(t *testing.T) {
 			})
 		}
 		group.Wait()
-		if got := b.audits(); len(got) != before+rows {
+		if got := b.Audits(); len(got) != before+rows {
 			t.Errorf("%s: %d audits, want %d: %q", query, len(got), before+rows, got)
 		}
 		done := 0

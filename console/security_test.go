@@ -15,6 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/console"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate/reconcile"
 	"github.com/watermill-once/once/outbox"
 )
@@ -27,33 +28,28 @@ func TestTextsOfOthersAreNeverMarkup(t *testing.T) {
 	})
 	metadata := message.Metadata{attack: attack}
 	b.publish(attack, attack, attack, attack, metadata)
-	b.exec(`UPDATE once_outbox SET last_error = $1`, attack)
+	b.Exec(`UPDATE once_outbox SET last_error = $1`, attack)
 	b.die(attack, attack, attack, attack, "exhausted", attack)
 	b.send(attack, attack, attack)
 	m := message.NewMessage(attack, []byte(attack))
 	m.Metadata[attack] = attack
 	outbox.SetTenant(m, attack)
 	id := b.quarantine(attack, attack, m, errors.New(attack))
-	b.exec(`UPDATE once_parked SET error_type = $1`, attack)
-	b.exec(`INSERT INTO once_replays (state, consumer, filter, plan, total, actor, why, stop_reason, until_id)
+	b.Exec(`UPDATE once_parked SET error_type = $1`, attack)
+	b.Exec(`INSERT INTO once_replays (state, consumer, filter, plan, total, actor, why, stop_reason, until_id)
 		VALUES ('stopped', $1, '{}', '{}', 1, $1, $1, $1, 0)`, attack)
 	b.park(attack, attack, attack+"2", attack)
-	b.exec(`INSERT INTO once_consumers (consumer, topic, program, handler) VALUES ($1, $1, $1, $1)`, attack)
-	b.exec(`INSERT INTO once_consumer_instances (consumer, topic, owner, program, handler) VALUES ($1, $1, $1, $1, $1)`, attack)
-	b.exec(`INSERT INTO once_forwarders (owner, destination, lease_until) VALUES ($1, $1, now() + interval '1 hour')`, attack)
-	b.exec(`UPDATE once_slots SET owner = $1, lease_until = now() + interval '1 hour' WHERE slot = 1`, attack)
-	archive, err := reconcile.NewArchive(b.DB, b.tables)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = archive.Keep(t.Context(), reconcile.Report{
+	b.Exec(`INSERT INTO once_consumers (consumer, topic, program, handler) VALUES ($1, $1, $1, $1)`, attack)
+	b.Exec(`INSERT INTO once_consumer_instances (consumer, topic, owner, program, handler) VALUES ($1, $1, $1, $1, $1)`, attack)
+	b.Exec(`INSERT INTO once_forwarders (owner, destination, lease_until) VALUES ($1, $1, now() + interval '1 hour')`, attack)
+	b.Exec(`UPDATE once_slots SET owner = $1, lease_until = now() + interval '1 hour' WHERE slot = 1`, attack)
+	archive, err := reconcile.NewArchive(b.DB, b.Config)
+	kit.OK(t, err)
+	kit.OK(t, archive.Keep(t.Context(), reconcile.Report{
 		Consumer: attack, Topics: []string{attack}, Missing: []reconcile.Missing{{MessageID: attack, Topic: attack, SentLogID: 1}},
 		Phantoms: []reconcile.Phantom{{MessageID: attack, State: "quarantined"}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.exec(`INSERT INTO once_audit (actor, action, subject, consumer, message_id, why) VALUES ($1, $1, $1, $1, $1, $1)`, attack)
+	}))
+	b.Exec(`INSERT INTO once_audit (actor, action, subject, consumer, message_id, why) VALUES ($1, $1, $1, $1, $1, $1)`, attack)
 	query := url.QueryEscape(attack)
 	pages := []string{
 		"", "outbox", "outbox?topic=" + query, "outbox?state=" + query, "message?id=1", "dead", "dead?group=" + query, "letter?id=1",
@@ -193,11 +189,9 @@ func TestAnotherSiteCannotChangeAnything(t *testing.T) {
 			}
 		}
 	}
-	if got := b.number(`SELECT COUNT(*) FROM once_outbox_dead`); got != 2 {
-		t.Errorf("b.number is %d, want 2", got)
-	}
-	if got := b.audits(); len(got) != 0 {
-		t.Errorf("b.audits are %q, want none", got)
+	b.WantNumber(2, `SELECT COUNT(*) FROM once_outbox_dead`)
+	if got := b.Audits(); len(got) != 0 {
+		t.Errorf("b.Audits are %q, want none", got)
 	}
 	if got := b.do(http.MethodPost, "change", form).StatusCode; got != http.StatusSeeOther {
 		t.Errorf(`b.do(http.MethodPost, "change", form).StatusCode is %d, want %d: its own page can`, got, http.StatusSeeOther)
@@ -232,8 +226,8 @@ func TestAReadingRequestChangesNothing(t *testing.T) {
 	if got := b.do(http.MethodPost, "console.js", form).StatusCode; got != http.StatusMethodNotAllowed {
 		t.Errorf(`b.do(http.MethodPost, "console.js", form).StatusCode is %d, want %d`, got, http.StatusMethodNotAllowed)
 	}
-	if got := b.audits(); len(got) != 0 {
-		t.Errorf("b.audits are %q, want none", got)
+	if got := b.Audits(); len(got) != 0 {
+		t.Errorf("b.Audits are %q, want none", got)
 	}
 }
 
@@ -269,15 +263,11 @@ func (b *bench) leadsToNoFile(t *testing.T) {
 
 func TestTheFilesOfOthersAreUnchanged(t *testing.T) {
 	sums, err := os.ReadFile("assets/SHA256SUMS")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for line := range strings.SplitSeq(strings.TrimSpace(string(sums)), "\n") {
 		sum, name, _ := strings.Cut(line, "  ")
 		content, err := os.ReadFile("assets/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		got := sha256.Sum256(content)
 		if seen := hex.EncodeToString(got[:]); seen != sum {
 			t.Errorf("%s: hex.EncodeToString(got[:]) is %q, want %q", name, seen, sum)

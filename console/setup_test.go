@@ -41,10 +41,8 @@ func ann(*http.Request, console.Action) (string, error) { return "ann", nil }
 
 // bench is a database with messages in all tables, and a console.
 type bench struct {
-	*testing.T
-	kit.Database
+	*kit.Bench
 
-	tables  schema.Config
 	poison  *poison.Store
 	store   *quarantine.Entries
 	console *console.Console
@@ -69,79 +67,39 @@ func quickBench(t *testing.T, change func(*console.Config)) *bench {
 
 func benchIn(t *testing.T, db kit.Database, change func(*console.Config)) *bench {
 	t.Helper()
-	b := &bench{T: t, Database: db, tables: schema.Config{Dialect: schema.Dialect(db.Dialect)}, logs: &kit.Logs{}, prefix: "/ops/once/"}
-	if err := schema.Up(t.Context(), db.DB, b.tables); err != nil {
-		t.Fatal(err)
-	}
+	b := &bench{Bench: kit.NewBench(t, db, schema.Config{}), logs: &kit.Logs{}, prefix: "/ops/once/"}
 	var err error
-	b.store, err = quarantine.New(db.DB, operate.Config{Schema: b.tables, ReplayToAbsent: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b.poison, err = poison.New(db.DB, poison.Config{Schema: b.tables, Logger: kit.Logger(t)}); err != nil {
-		t.Fatal(err)
-	}
-	config := console.Config{Schema: b.tables, Authorize: ann, Environment: "test", Color: console.Purple, Logger: b.logs}
+	b.store, err = quarantine.New(db.DB, operate.Config{Schema: b.Config, ReplayToAbsent: true})
+	kit.OK(t, err)
+	b.poison, err = poison.New(db.DB, poison.Config{Schema: b.Config, Logger: kit.Logger(t)})
+	kit.OK(t, err)
+	config := console.Config{Schema: b.Config, Authorize: ann, Environment: "test", Color: console.Purple, Logger: b.logs}
 	if change != nil {
 		change(&config)
 	}
 	b.console, err = console.Handler(db.DB, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	mux := http.NewServeMux()
 	mux.Handle(b.prefix, b.console)
 	b.server = httptest.NewServer(mux)
 	t.Cleanup(func() {
 		b.server.Close()
-		if err := b.console.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.console.Close())
 	})
 	return b
-}
-
-// exec runs a statement.
-func (b *bench) exec(query string, args ...any) {
-	b.Helper()
-	if _, err := b.ExecContext(b.Context(), query, args...); err != nil {
-		b.Fatal(err)
-	}
-}
-
-// number returns the result of a query for one number.
-func (b *bench) number(query string) (n int) {
-	b.Helper()
-	if err := b.QueryRowContext(b.Context(), query).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
-}
-
-// in returns an SQL expression for the time d from now, in the format of the columns
-// that contain times.
-func (b *bench) in(d time.Duration) string {
-	if b.Dialect == "sqlite" {
-		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, d.Milliseconds())
-	}
-	return fmt.Sprintf(`now() + interval '1 millisecond' * %d`, d.Milliseconds())
 }
 
 // publish commits a message to the outbox.
 func (b *bench) publish(topic, id, key, payload string, metadata message.Metadata) {
 	b.Helper()
-	box, err := outbox.New(outbox.Config{Schema: b.tables})
-	if err != nil {
-		b.Fatal(err)
-	}
+	box, err := outbox.New(outbox.Config{Schema: b.Config})
+	kit.OK(b, err)
 	m := message.NewMessage(id, []byte(payload))
 	maps.Copy(m.Metadata, metadata)
 	if key != "" {
 		outbox.SetOrderingKey(m, key)
 	}
-	if err := box.InTx(b.Context(), b.DB, func(_ *sql.Tx, events message.Publisher) error { return events.Publish(topic, m) }); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, box.InTx(b.Context(), b.DB, func(_ *sql.Tx, events message.Publisher) error { return events.Publish(topic, m) }))
 }
 
 // die inserts a dead letter, and blocks its key if it has one.
@@ -151,21 +109,21 @@ func (b *bench) die(topic, id, key, payload, reason, problem string) {
 	if key != "" {
 		orderingKey = key
 	}
-	position := 1000 + b.number(`SELECT COUNT(*) FROM once_outbox_dead`)
-	b.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts, last_error,
-		reason, unknown) VALUES ($1, $2, $3, $4, $5, $6, `+b.in(-time.Hour)+`, 20, $7, $8, 1 = 0)`,
+	position := 1000 + b.Number(`SELECT COUNT(*) FROM once_outbox_dead`)
+	b.Exec(`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts, last_error,
+		reason, unknown) VALUES ($1, $2, $3, $4, $5, $6, `+b.FromNow(-time.Hour)+`, 20, $7, $8, 1 = 0)`,
 		position, id, topic, orderingKey, []byte(payload), `{"trace":"0af7"}`, problem, reason)
 	if key != "" {
-		b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ($1, $2, $2, 'dead')`, key, position)
+		b.Exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ($1, $2, $2, 'dead')`, key, position)
 	}
 }
 
 // send inserts a message into the sent log.
 func (b *bench) send(topic, id, payload string) {
 	b.Helper()
-	position := 2000 + b.number(`SELECT COUNT(*) FROM once_outbox_sent`)
-	b.exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at)
-		VALUES ($1, $2, $3, $4, '{}', `+b.in(-time.Minute)+`)`, position, id, topic, []byte(payload))
+	position := 2000 + b.Number(`SELECT COUNT(*) FROM once_outbox_sent`)
+	b.Exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at)
+		VALUES ($1, $2, $3, $4, '{}', `+b.FromNow(-time.Minute)+`)`, position, id, topic, []byte(payload))
 }
 
 // quarantine stores a message in quarantine and returns the ID of its entry.
@@ -173,13 +131,9 @@ func (b *bench) quarantine(consumer, topic string, msg *message.Message, problem
 	b.Helper()
 	msg.SetContext(parkedrows.WithDelivery(b.Context(), &parkedrows.Delivery{Consumer: consumer, Topic: topic}))
 	_, err := b.poison.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, problem })(msg)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	page, err := b.store.List(b.Context(), operate.Filter{MessageID: msg.UUID, Consumer: consumer})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	if len(page.Rows) != 1 {
 		b.Fatalf("%d entries, want 1: %+v", len(page.Rows), page.Rows)
 	}
@@ -189,18 +143,14 @@ func (b *bench) quarantine(consumer, topic string, msg *message.Message, problem
 // park stores a message for a consumer that keeps the order of keys.
 func (b *bench) park(consumer, topic, id, key string) {
 	b.Helper()
-	store, err := parkedrows.NewStore(b.DB, b.tables)
-	if err != nil {
-		b.Fatal(err)
-	}
+	store, err := parkedrows.NewStore(b.DB, b.Config)
+	kit.OK(b, err)
 	m := message.NewMessage(id, []byte(`{"order":7}`))
 	m.Metadata["trace"] = "0af7"
 	if key != "" {
 		outbox.SetOrderingKey(m, key)
 	}
-	if err := store.DeliverTo(b.Context(), topic, []parkedrows.Subscription{{Consumer: consumer, KeyOrder: true}}, m); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, store.DeliverTo(b.Context(), topic, []parkedrows.Subscription{{Consumer: consumer, KeyOrder: true}}, m))
 }
 
 var errCard = errors.New("card gateway answered 502")
@@ -212,10 +162,10 @@ func (b *bench) seed() {
 	b.publish("orders.placed", "refused-1", "customer-7", `{"order":2}`, nil)
 	b.publish("orders.placed", "behind-1", "customer-7", `{"order":3}`, nil)
 	b.publish("stock.changed", "later-1", "", `{"sku":"tea"}`, nil)
-	b.exec(`UPDATE once_outbox SET due_at = ` + b.in(time.Hour) + `, failing_since = ` + b.in(-time.Hour) + `, attempts = 3,
+	b.Exec(`UPDATE once_outbox SET due_at = ` + b.FromNow(time.Hour) + `, failing_since = ` + b.FromNow(-time.Hour) + `, attempts = 3,
 		last_error = 'no queue is bound' WHERE message_id = 'refused-1'`)
-	b.exec(`UPDATE once_outbox SET due_at = ` + b.in(time.Hour) + ` WHERE message_id = 'later-1'`)
-	b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
+	b.Exec(`UPDATE once_outbox SET due_at = ` + b.FromNow(time.Hour) + ` WHERE message_id = 'later-1'`)
+	b.Exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
 		SELECT ordering_key, position, position, 'refused' FROM once_outbox WHERE message_id = 'refused-1'`)
 	b.die("orders.placed", "dead-1", "", `{"order":4}`, "exhausted", "no queue is bound")
 	b.die("orders.placed", "dead-2", "customer-9", `{"order":5}`, "unacceptable", "message is too large")
@@ -228,14 +178,14 @@ func (b *bench) seed() {
 	b.quarantine("shipping", "orders.placed", message.NewMessage("binary", []byte{0, 1, 0xff, '\r', '\n'}), errors.New("no address"))
 	b.park("mail", "orders.placed", "parked-1", "customer-5")
 	b.park("mail", "orders.placed", "parked-2", "customer-5")
-	b.exec(`UPDATE once_parked SET due_at = ` + b.in(time.Hour) + `, attempts = 2, error = 'mail server is full'
+	b.Exec(`UPDATE once_parked SET due_at = ` + b.FromNow(time.Hour) + `, attempts = 2, error = 'mail server is full'
 		WHERE message_id = 'parked-1'`)
-	b.exec(`INSERT INTO once_consumers (consumer, topic, key_order, program, handler)
+	b.Exec(`INSERT INTO once_consumers (consumer, topic, key_order, program, handler)
 		VALUES ('mail', 'orders.placed', 1 = 1, 'shop', 'sendMail')`)
-	b.exec(`INSERT INTO once_consumer_instances (consumer, topic, owner, program, handler)
+	b.Exec(`INSERT INTO once_consumer_instances (consumer, topic, owner, program, handler)
 		VALUES ('mail', 'orders.placed', 'host/17/a1', 'shop', 'sendMail')`)
-	b.exec(`INSERT INTO once_pauses (kind, name, actor, why) VALUES ('tenant', 'globex', 'bob', 'their endpoint is down')`)
-	b.exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why)
+	b.Exec(`INSERT INTO once_pauses (kind, name, actor, why) VALUES ('tenant', 'globex', 'bob', 'their endpoint is down')`)
+	b.Exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why)
 		VALUES ('orders.placed', 'shipping', 'bob', 'the provider is down')`)
 }
 
@@ -255,9 +205,7 @@ func (b *bench) do(method, page string, form url.Values, change ...func(r *http.
 		body = strings.NewReader(form.Encode())
 	}
 	r, err := http.NewRequestWithContext(b.Context(), method, b.server.URL+b.prefix+page, body)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	if form != nil {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
@@ -268,14 +216,10 @@ func (b *bench) do(method, page string, form url.Values, change ...func(r *http.
 	client := *b.server.Client()
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	response, err := client.Do(r)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return answer{response, string(text)}
 }
 
@@ -338,27 +282,6 @@ func (b *bench) follow(a answer) answer {
 	return a
 }
 
-// audits returns the audit rows as lines.
-func (b *bench) audits() (lines []string) {
-	b.Helper()
-	rows, err := b.QueryContext(b.Context(), `SELECT actor, action, message_id, why FROM once_audit ORDER BY id`)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var f [4]string
-		if err := rows.Scan(&f[0], &f[1], &f[2], &f[3]); err != nil {
-			b.Fatal(err)
-		}
-		lines = append(lines, strings.Join(f[:], " | "))
-	}
-	if err := rows.Err(); err != nil {
-		b.Fatal(err)
-	}
-	return lines
-}
-
 // unescape undoes the escapes of html/template.
 func unescape(text string) string { return html.UnescapeString(text) }
 
@@ -383,18 +306,12 @@ func (h *handled) all() []string {
 func (b *bench) consume(gate <-chan struct{}) *handled {
 	b.Helper()
 	var h handled
-	transport, err := embedded.New(b.DB, embedded.Config{Schema: b.tables, Logger: watermill.NopLogger{}})
-	if err != nil {
-		b.Fatal(err)
-	}
-	consumer, err := once.NewConsumer(b.DB, once.ConsumerConfig{Schema: b.tables, Logger: watermill.NopLogger{}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	transport, err := embedded.New(b.DB, embedded.Config{Schema: b.Config, Logger: watermill.NopLogger{}})
+	kit.OK(b, err)
+	consumer, err := once.NewConsumer(b.DB, once.ConsumerConfig{Schema: b.Config, Logger: watermill.NopLogger{}})
+	kit.OK(b, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	consumer.AddHandler(router, "payments", "orders.placed", transport.Subscriber(),
 		func(ctx context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			if gate != nil {
@@ -418,9 +335,7 @@ func (b *bench) consume(gate <-chan struct{}) *handled {
 	<-router.Running()
 	b.Cleanup(func() {
 		cancel()
-		if err := errors.Join(router.Close(), <-ended); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, errors.Join(router.Close(), <-ended))
 	})
 	return &h
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/outbox"
 	"github.com/watermill-once/once/operate/parked"
@@ -24,15 +25,9 @@ func zipped(t *testing.T, content []byte) int {
 	t.Helper()
 	var out bytes.Buffer
 	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Write(content); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.OK(t, kit.Err(w.Write(content)))
+	kit.OK(t, w.Close())
 	return out.Len()
 }
 
@@ -50,12 +45,9 @@ func TestTheOverviewIsSmall(t *testing.T) {
 	}
 	o.judge()
 	var html bytes.Buffer
-	err := templates["overview"].ExecuteTemplate(&html, "layout.html", page{
+	kit.OK(t, templates["overview"].ExecuteTemplate(&html, "layout.html", page{
 		Title: "Overview", Template: "overview", Live: liveSeconds, Charts: true, Body: o,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	sum := zipped(t, html.Bytes())
 	t.Logf("page: %d bytes, %d zipped", html.Len(), sum)
 	for name, file := range assets {
@@ -222,9 +214,7 @@ func FuzzRenderIsBounded(f *testing.F) {
 		}
 		if isJSON(payload) && len(payload) < 1000 {
 			var want bytes.Buffer
-			if err := json.Indent(&want, payload, "", "  "); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, json.Indent(&want, payload, "", "  "))
 			if got := string(indented(payload)); want.Len() < shownBytes && got != strings.TrimRight(want.String(), " \t\r\n") {
 				t.Errorf("%q is indented as\n%s\nwant\n%s", payload, got, want.String())
 			}
@@ -252,9 +242,7 @@ func expectSmallPages(t *testing.T, payload []byte) {
 	}
 	for name, body := range pages {
 		var html bytes.Buffer
-		if err := templates[name].ExecuteTemplate(&html, "layout.html", page{Template: name, Body: body}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, templates[name].ExecuteTemplate(&html, "layout.html", page{Template: name, Body: body}))
 		if limit := 4<<20 + 32*len(payload); html.Len() > limit {
 			t.Errorf("page %s has %d bytes, want at most %d, for a message of %d bytes", name, html.Len(), limit, len(payload))
 		}

@@ -265,13 +265,10 @@ func untilStopped(ctx context.Context, progress func(report)) (report, error) {
 func TestAPanicEndsTheChangeAndNotTheService(t *testing.T) {
 	all, logs := newTestJobs(t)
 	j := &job{Title: "Test"}
-	err := all.start(j, func(_ context.Context, progress func(report)) (report, error) {
+	kit.OK(t, all.start(j, func(_ context.Context, progress func(report)) (report, error) {
 		progress(report{Done: 7})
 		panic("secret")
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	<-j.ended
 	state := j.State()
 	if state.Running() {
@@ -293,9 +290,7 @@ func TestOnlySomeChangesRunAtATime(t *testing.T) {
 	var running []*job
 	for i := range mostJobs {
 		j := &job{Title: "Test", Who: operate.Act{Actor: "ann"}, lock: fmt.Sprint(i)}
-		if err := all.start(j, untilStopped); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, all.start(j, untilStopped))
 		running = append(running, j)
 		if i == 0 {
 			_, same := errors.AsType[busyError](all.start(&job{lock: "0"}, untilStopped))
@@ -333,15 +328,11 @@ func TestOnlySomeChangesRunAtATime(t *testing.T) {
 func TestOldChangesAreForgotten(t *testing.T) {
 	all, _ := newTestJobs(t)
 	kept := &job{lock: "running"}
-	if err := all.start(kept, untilStopped); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, all.start(kept, untilStopped))
 	var last *job
 	for range keptJobs + 10 {
 		last = &job{}
-		if err := all.start(last, func(context.Context, func(report)) (report, error) { return report{}, nil }); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, all.start(last, func(context.Context, func(report)) (report, error) { return report{}, nil }))
 		<-last.ended
 	}
 	if got := len(all.latest()); got > keptJobs {

@@ -29,7 +29,7 @@ func (a *afterwards) of(ctx context.Context, name string) error {
 	return dedup.AfterCommit(ctx, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.calls = append(a.calls, fmt.Sprintf("%s %d", name, a.b.count("effects")))
+		a.calls = append(a.calls, fmt.Sprintf("%s %d", name, a.b.Count("effects")))
 	})
 }
 
@@ -65,9 +65,7 @@ func TestAfterCommitSeesTheCommit(t *testing.T) {
 		a.expect()
 		fail = false
 		for range 2 { // the second delivery is a duplicate
-			if _, err := h(msg); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(h(msg)))
 		}
 		a.expect("first 1", "second 1")
 	})
@@ -75,8 +73,8 @@ func TestAfterCommitSeesTheCommit(t *testing.T) {
 
 func TestAfterCommitIsNotCalledIfTheCommitFails(t *testing.T) {
 	b := newBench(t, kit.Postgres(t), nil)
-	b.exec(`CREATE TABLE parents (id text PRIMARY KEY)`)
-	b.exec(`CREATE TABLE children (parent text REFERENCES parents DEFERRABLE INITIALLY DEFERRED)`)
+	b.Exec(`CREATE TABLE parents (id text PRIMARY KEY)`)
+	b.Exec(`CREATE TABLE children (parent text REFERENCES parents DEFERRABLE INITIALLY DEFERRED)`)
 	a := afterwards{b: b}
 	h := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		tx, _ := dedup.TxFromContext(msg.Context())
@@ -132,9 +130,7 @@ func TestAfterCommitPanics(t *testing.T) {
 		}
 		return nil, a.of(msg.Context(), "second")
 	})
-	if _, err := h(message.NewMessage("m1", nil)); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, kit.Err(h(message.NewMessage("m1", nil))))
 	a.expect("second 0")
 	b.expect(0, 1, 0)
 	logged := logs.Captured()[watermill.ErrorLogLevel]
@@ -153,9 +149,7 @@ func TestAfterCommitRefusesWhatItWouldNotCall(t *testing.T) {
 		inside = dedup.AfterCommit(msg.Context(), nil)
 		return nil, nil
 	})(message.NewMessage("m1", nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for _, c := range []struct {
 		err  error
 		want string

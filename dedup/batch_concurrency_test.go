@@ -63,32 +63,24 @@ func TestBatchInsertsIDsInOrder(t *testing.T) {
 	db := kit.Postgres(t)
 	b, c := inBatches(t, db, 30, func(c *dedup.Config) { c.LockTimeout = time.Minute }), &calls{}
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	claim := func(id string) {
 		t.Helper()
 		_, err := tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, $2, '')`, id, consumer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 	}
 	claim("m00")
 	done := make(chan []error, 1)
 	go func() { done <- deliver(ways["each"](b, c, none), numbered(30)...) }()
 	kit.Eventually(t, 30*time.Second, "the batch waits for the copy", func() bool {
-		return b.count(`pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+		return b.Count(`pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
 	})
-	if _, err := tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = '300ms'`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, tx, `SET LOCAL lock_timeout = '300ms'`)
 	for _, msg := range numbered(30)[1:] {
 		claim(msg.UUID)
 	}
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tx.Rollback())
 	noErrors(t, <-done)
 	b.expect(30, 30, 30)
 }
@@ -99,12 +91,10 @@ func (b *bench) another(size int) *bench {
 	second := *b
 	var err error
 	second.inbox, err = dedup.New(b.DB, dedup.Config{
-		Schema: b.config, Consumer: consumer, Outbox: b.box.Publisher, Logger: kit.Logger(b.T),
+		Schema: b.Config, Consumer: consumer, Outbox: b.box.Publisher, Logger: kit.Logger(b.T),
 		Batch: dedup.Batch{Size: size, Wait: time.Hour},
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return &second
 }
 
@@ -115,7 +105,7 @@ func TestDeadlockOfBatchesCountsAsNoAttempt(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
 			b, c := inBatches(t, kit.Postgres(t), 2, nil), &calls{}
-			b.exec(`CREATE TABLE totals (id text PRIMARY KEY, n integer); INSERT INTO totals VALUES ('x', 0), ('y', 0)`)
+			b.Exec(`CREATE TABLE totals (id text PRIMARY KEY, n integer); INSERT INTO totals VALUES ('x', 0), ('y', 0)`)
 			var first sync.WaitGroup // done when both transactions have locked their first row
 			first.Add(2)
 			var mu sync.Mutex
@@ -168,14 +158,10 @@ func TestFrozenDuplicateDoesNotBlockItsBatch(t *testing.T) {
 	db := kit.Postgres(t)
 	b, c := inBatches(t, db, 5, func(c *dedup.Config) { c.LockTimeout = 50 * time.Millisecond }), &calls{}
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	_, err = tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m02', $1, '')`, consumer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	errs := deliver(ways["each"](b, c, none), numbered(5)...)
 	kindOf(t, errs[2], chain.Undecided)
 	errs[2] = nil

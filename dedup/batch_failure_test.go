@@ -187,7 +187,7 @@ func TestProducedMessageThatIsRefusedFailsOneMessageOfABatch(t *testing.T) {
 func TestRefusedCommitOfABatchFailsOneMessage(t *testing.T) {
 	t.Parallel()
 	b, c := inBatches(t, kit.Postgres(t), 5, nil), &calls{}
-	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
+	b.Exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
 	errs := deliver(ways["each"](b, c, func(tx *sql.Tx, msg *message.Message) error {
 		if msg.UUID != "m02" {
 			return nil
@@ -225,7 +225,7 @@ func TestLostConnectionCountsAsNoAttemptInABatch(t *testing.T) {
 					t.Errorf("%s is handled %d times", id, n)
 				}
 			}
-			b.exec(`DROP TABLE effects; DELETE FROM once_inbox; DELETE FROM once_outbox`)
+			b.Exec(`DROP TABLE effects; DELETE FROM once_inbox; DELETE FROM once_outbox`)
 		})
 	}
 }

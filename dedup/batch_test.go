@@ -142,10 +142,10 @@ func TestBatchIsOneTransaction(t *testing.T) {
 		}
 		const caused = `once_outbox WHERE message_id = 'm07-applied'
 			AND CAST(metadata AS text) LIKE '%"m07"%' AND CAST(metadata AS text) LIKE '%acme%'`
-		if b.count(caused) != 1 {
+		if b.Count(caused) != 1 {
 			t.Error("an event has no causation id")
 		}
-		if n := b.count(`once_inbox WHERE tenant = 'acme'`); n != 1 {
+		if n := b.Count(`once_inbox WHERE tenant = 'acme'`); n != 1 {
 			t.Errorf("the inbox has the tenant of %d messages", n)
 		}
 		noErrors(t, deliver(h, numbered(20)...))
@@ -164,9 +164,7 @@ func TestDuplicatesInABatch(t *testing.T) {
 	eachWay(t, func(t *testing.T, db kit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 6, nil), &calls{}
 		_, err := b.inbox.Middleware(apply)(message.NewMessage("done", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		h := way(b, c, none)
 		errs := deliver(h,
 			message.NewMessage("new", nil), message.NewMessage("new", nil), message.NewMessage("other", nil),
@@ -199,9 +197,7 @@ func TestHandledMessageLeavesOneTransaction(t *testing.T) {
 	t.Parallel()
 	eachWay(t, func(t *testing.T, db kit.Database, way func(b *bench, c *calls, f fails) message.HandlerFunc) {
 		b, c := inBatches(t, db, 5, nil), &calls{}
-		if _, err := b.inbox.Middleware(apply)(message.NewMessage("m00", []byte("body"))); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("m00", []byte("body")))))
 		noErrors(t, deliver(way(b, c, none), numbered(5)...))
 		b.expect(5, 5, 4)
 		if len(c.txs) != 1 {
@@ -223,9 +219,7 @@ func TestHandledKeyInABatch(t *testing.T) {
 			msg.Metadata.Set("key", key)
 			return msg
 		}
-		if _, err := b.inbox.Middleware(apply)(keyed("m1", "k1", "body")); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(b.inbox.Middleware(apply)(keyed("m1", "k1", "body"))))
 		errs := deliver(ways["each"](b, c, none), keyed("m2", "k1", "body"), keyed("m3", "k1", "another"), keyed("m4", "k4", "body"))
 		noErrors(t, []error{errs[0], errs[2]})
 		kindOf(t, errs[1], chain.Permanent)
@@ -293,7 +287,7 @@ func TestBatchWaitsAtMostASecondForADuplicate(t *testing.T) {
 		500 * time.Millisecond: "500ms, handler: 0, 500ms, 500ms, handler: 0, handler: 0",
 	} {
 		b := inBatches(t, kit.Postgres(t), 2, func(c *dedup.Config) { c.LockTimeout = timeout })
-		b.exec(`CREATE TABLE timeouts (n bigint GENERATED ALWAYS AS IDENTITY, value text);
+		b.Exec(`CREATE TABLE timeouts (n bigint GENERATED ALWAYS AS IDENTITY, value text);
 			CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS
 				$$ BEGIN INSERT INTO timeouts (value) VALUES (current_setting('lock_timeout')); RETURN NEW; END $$;
 			CREATE TRIGGER look BEFORE INSERT ON once_inbox FOR EACH ROW EXECUTE FUNCTION look()`)
@@ -306,10 +300,7 @@ func TestBatchWaitsAtMostASecondForADuplicate(t *testing.T) {
 		alone.SetContext(parkedrows.WithTried(t.Context(), alone, true)) // it failed before
 		noErrors(t, deliver(h, alone))
 		noErrors(t, deliver(h, numbered(2)...))
-		var got string
-		if err := b.QueryRowContext(t.Context(), `SELECT string_agg(value, ', ' ORDER BY n) FROM timeouts`).Scan(&got); err != nil {
-			t.Fatal(err)
-		}
+		got := kit.One[string](t, b, `SELECT string_agg(value, ', ' ORDER BY n) FROM timeouts`)
 		if got != want {
 			t.Errorf("LockTimeout %v: lock_timeout is %s, want %s", timeout, got, want)
 		}

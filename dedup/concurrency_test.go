@@ -95,14 +95,10 @@ func TestDuplicateOfAFrozenHandlerStopsWaiting(t *testing.T) {
 	db := kit.Postgres(t)
 	b := newBench(t, db, func(c *dedup.Config) { c.LockTimeout = 50 * time.Millisecond })
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	_, err = tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', $1, '')`, consumer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err = b.inbox.Middleware(apply)(message.NewMessageWithContext(ctx, "m1", nil))
@@ -161,9 +157,7 @@ func TestLostConnectionCountsAsNoAttempt(t *testing.T) {
 		kindOf(t, err, chain.Undecided)
 	}
 	b.expect(0, 0, 0)
-	if _, err := b.inbox.Middleware(apply)(message.NewMessage("m1", nil)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("m1", nil))))
 	b.expect(1, 1, 0)
 }
 
@@ -175,9 +169,7 @@ func TestHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 	t.Parallel()
 	server := kit.PrivatePostgres(t)
 	db, err := sql.Open("postgres", server.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(1)
 	b := newBench(t, kit.Database{DB: db, Dialect: "postgres"}, nil)
@@ -203,9 +195,7 @@ func TestHandlersOwnTimeoutIsItsFailure(t *testing.T) {
 	})(message.NewMessage("m1", nil))
 	kindOf(t, err, chain.Undecided)
 
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, server.Restart(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())
 	msg := message.NewMessage("m1", nil)
 	msg.SetContext(ctx)
@@ -232,9 +222,7 @@ func TestWorkThatEndsAfterTheDeadlineIsCommitted(t *testing.T) {
 		cancel()
 		return produced, err
 	})(msg)
-	if err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, err)
 	b.expect(1, 1, 0)
 }
 
@@ -257,7 +245,7 @@ func TestRefusedCommitIsAFailure(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	b := newBench(t, db, nil)
-	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
+	b.Exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		tx, _ := dedup.TxFromContext(msg.Context())
 		_, err := tx.ExecContext(context.Background(), `INSERT INTO unique_later VALUES (1), (1)`)
@@ -301,10 +289,8 @@ func TestHandlerThatChangesTheSearchPathUsesTheSameTables(t *testing.T) {
 				db := kit.Postgres(t)
 				db.SetMaxOpenConns(1)
 				b := newBench(t, db, nil)
-				b.exec(`CREATE SCHEMA other`)
-				if err := schema.Up(t.Context(), db.DB, schema.Config{Schema: "other"}); err != nil {
-					t.Fatal(err)
-				}
+				b.Exec(`CREATE SCHEMA other`)
+				kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{Schema: "other"}))
 				// The effects are written before the statement, and the first statement of
 				// the handler undoes the change of an earlier one.
 				h := func(msg *message.Message) ([]*message.Message, error) {
@@ -319,13 +305,11 @@ func TestHandlerThatChangesTheSearchPathUsesTheSameTables(t *testing.T) {
 					handle = b.inbox.BatchMiddleware(h)
 				}
 				for _, id := range []string{"m1", "m2", "m1"} {
-					if _, err := handle(message.NewMessage(id, nil)); err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, kit.Err(handle(message.NewMessage(id, nil))))
 				}
-				b.exec(`SET search_path = public`)
+				b.Exec(`SET search_path = public`)
 				b.expect(2, 2, 4)
-				if n := b.count(`other.once_outbox`) + b.count(`other.once_inbox`); n != 0 {
+				if n := b.Count(`other.once_outbox`) + b.Count(`other.once_inbox`); n != 0 {
 					t.Errorf("%d rows are in the other schema", n)
 				}
 			})
@@ -339,7 +323,7 @@ func TestErrorAfterAChangedRoleNamesSETROLE(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
 	role := fmt.Sprintf("once_test_%x", outbox.NewID()[24:])
-	b.exec(`CREATE ROLE ` + role)
+	b.Exec(`CREATE ROLE ` + role)
 	t.Cleanup(func() { _, _ = b.ExecContext(context.WithoutCancel(t.Context()), `DROP ROLE `+role) })
 	_, err := b.inbox.Middleware(b.statements(`SET LOCAL ROLE ` + role))(message.NewMessage("m1", nil))
 	if err == nil || !strings.Contains(err.Error(), "if a function of yours runs SET ROLE") {

@@ -62,29 +62,29 @@ func TestSweepOfDaysSurvivesAKillAtEachStep(t *testing.T) {
 			old, gone := b.past(40, 3000), b.past(41, 3000)
 			late, early, parked := idAt(40*oneDay), idAt(-oneDay), idAt(40*oneDay)
 			b.handle(apply, late, early, parked)
-			b.exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days' WHERE message_id = $1`, parked)
+			b.Exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days' WHERE message_id = $1`, parked)
 			b.park(parked, "quarantined")
-			b.exec(dying)
+			b.Exec(dying)
 			on := func(statement string) string {
 				if slices.Contains([]string{"a day was emptied", "what stays was read", "what stays was put back"}, step) {
 					return fmt.Sprintf(statement, old)
 				}
 				return statement
 			}
-			b.exec(on(c.arm))
+			b.Exec(on(c.arm))
 			if _, err := b.inbox.Sweep(t.Context()); err == nil {
 				t.Fatal("the sweep did not die")
 			}
 			b.handle(apply, late, early, parked)
-			if n := b.count(`effects`); n != 3 {
+			if n := b.Count(`effects`); n != 3 {
 				t.Fatalf("%d effects of 3 messages after the kill", n)
 			}
-			b.exec(on(c.disarm))
+			b.Exec(on(c.disarm))
 			b.sweep()
 			b.handle(apply, late, early, parked)
 			b.expect(3, 3, 0)
-			if b.has(gone) || b.count(old) != 2 || b.home(early) != nameOf(time.Now().UTC().AddDate(0, 0, 1)) || len(b.tables()) != 9 {
-				t.Errorf("there are %v, and %d rows in %s", b.tables(), b.count(old), old)
+			if b.has(gone) || b.Count(old) != 2 || b.home(early) != nameOf(time.Now().UTC().AddDate(0, 0, 1)) || len(b.tables()) != 9 {
+				t.Errorf("there are %v, and %d rows in %s", b.tables(), b.Count(old), old)
 			}
 		})
 	}
@@ -96,7 +96,7 @@ func TestFrozenSweepOfDaysLosesItsLocks(t *testing.T) {
 	t.Parallel()
 	b := newDays(t)
 	old := b.past(40, 3000)
-	b.exec(`CREATE TABLE limits (value text);
+	b.Exec(`CREATE TABLE limits (value text);
 		CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS
 			$$ BEGIN INSERT INTO limits VALUES (current_setting('idle_in_transaction_session_timeout')); RETURN NULL; END $$;
 		CREATE FUNCTION look_too() RETURNS event_trigger LANGUAGE plpgsql AS
@@ -104,8 +104,8 @@ func TestFrozenSweepOfDaysLosesItsLocks(t *testing.T) {
 		CREATE TRIGGER look AFTER TRUNCATE ON ` + old + ` EXECUTE FUNCTION look();
 		CREATE EVENT TRIGGER look ON sql_drop WHEN TAG IN ('DROP TABLE') EXECUTE FUNCTION look_too()`)
 	b.sweep()
-	if n := b.count(`limits WHERE value = '1s'`); n != 2 || b.count(`limits`) != 2 {
-		t.Errorf("%d of %d steps have a limit", n, b.count(`limits`))
+	if n := b.Count(`limits WHERE value = '1s'`); n != 2 || b.Count(`limits`) != 2 {
+		t.Errorf("%d of %d steps have a limit", n, b.Count(`limits`))
 	}
 }
 
@@ -126,9 +126,7 @@ func (b *bench) begin(id string) (end func()) {
 	return func() {
 		b.Helper()
 		close(leave)
-		if err := <-done; err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, <-done)
 	}
 }
 
@@ -142,13 +140,13 @@ func TestSweepOfDaysGivesWayToHandlers(t *testing.T) {
 		done func(b *bench, old, tomorrow string) bool // reports whether the sweep has done the work that is possible while the handler runs
 	}{
 		"to a handler of a message of today": {
-			outbox.NewID(), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.has(old) && b.count(old) == 0 },
+			outbox.NewID(), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.has(old) && b.Count(old) == 0 },
 		},
 		"to a handler of an old message": {
-			idAt(40 * oneDay), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.count(old) == 3000 }, // deleted row by row
+			idAt(40 * oneDay), func(b *bench, old, tomorrow string) bool { return b.has(tomorrow) && b.Count(old) == 3000 }, // deleted row by row
 		},
 		"to a handler of a message of no day": {
-			"order-17", func(b *bench, old, tomorrow string) bool { return !b.has(tomorrow) && b.has(old) && b.count(old) == 0 },
+			"order-17", func(b *bench, old, tomorrow string) bool { return !b.has(tomorrow) && b.has(old) && b.Count(old) == 0 },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -162,9 +160,7 @@ func TestSweepOfDaysGivesWayToHandlers(t *testing.T) {
 			var others sync.WaitGroup
 			others.Go(func() {
 				for ctx.Err() == nil {
-					if _, err := b.inbox.Middleware(apply)(message.NewMessage(outbox.NewID(), nil)); err != nil {
-						t.Error(err)
-					}
+					kit.Check(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage(outbox.NewID(), nil))))
 					claims.Add(1)
 				}
 			})
@@ -176,17 +172,15 @@ func TestSweepOfDaysGivesWayToHandlers(t *testing.T) {
 			cancel()
 			others.Wait()
 			if !c.done(b, old, tomorrow) {
-				t.Errorf("meanwhile there are %v, with %d rows in %s", b.tables(), b.count(old), old)
+				t.Errorf("meanwhile there are %v, with %d rows in %s", b.tables(), b.Count(old), old)
 			}
 			end()
 			b.sweep()
-			if late := b.home(c.id) == old; !b.has(tomorrow) || b.has(old) != late || late && b.count(old) != 1 {
+			if late := b.home(c.id) == old; !b.has(tomorrow) || b.has(old) != late || late && b.Count(old) != 1 {
 				t.Errorf("in the end there are %v", b.tables())
 			}
 			b.handle(apply, c.id)
-			if n := b.count(`effects WHERE message_id = '` + c.id + `'`); n != 1 {
-				t.Errorf("the message took effect %d times", n)
-			}
+			b.WantCount(1, `effects WHERE message_id = '`+c.id+`'`)
 		})
 	}
 }
@@ -198,15 +192,11 @@ func TestInsertDuringCreationOfItsDayCountsAsNoAttempt(t *testing.T) {
 	b := newDays(t)
 	id := idAt(-oneDay)
 	tx, err := b.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
 	exec := func(query string) {
 		t.Helper()
-		if _, err := tx.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, tx, query)
 	}
 	exec(`CREATE TABLE its_day (LIKE once_inbox INCLUDING ALL)`)
 	exec(`LOCK TABLE once_inbox_default IN ACCESS EXCLUSIVE MODE`)
@@ -216,12 +206,10 @@ func TestInsertDuringCreationOfItsDayCountsAsNoAttempt(t *testing.T) {
 		claimed <- err
 	}()
 	kit.Eventually(t, 20*time.Second, "the claim waits", func() bool {
-		return b.count(`pg_locks WHERE NOT granted AND relation = 'once_inbox_default'::regclass`) == 1
+		return b.Count(`pg_locks WHERE NOT granted AND relation = 'once_inbox_default'::regclass`) == 1
 	})
 	exec(fmt.Sprintf(`ALTER TABLE once_inbox ATTACH PARTITION its_day FOR VALUES FROM ('%s') TO ('%s')`, id[:8], idAt(-2 * oneDay)[:8]))
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tx.Commit())
 	kindOf(t, <-claimed, chain.Undecided)
 	b.handle(apply, id, id)
 	b.expect(1, 1, 0)
@@ -242,7 +230,7 @@ func TestSweepNoticesThatADayHasChanged(t *testing.T) {
 	if err := dedup.CreateDay(t.Context(), b.inbox, begin); err != nil || b.home(late) != old {
 		t.Errorf("made twice: %v", err)
 	}
-	b.exec(`DROP TABLE ` + old)
+	b.Exec(`DROP TABLE ` + old)
 	for what, do := range map[string]func() error{
 		"swept":   func() error { return dedup.SweepDay(t.Context(), b.inbox, begin) },
 		"dropped": func() error { return dedup.DropDay(t.Context(), b.inbox, begin) },
@@ -282,11 +270,11 @@ func TestDaysAreDroppedWhileTheirMessagesArrive(t *testing.T) {
 		consumers.Wait()
 	}
 	kit.Eventually(t, 30*time.Second, "old rows are gone", func() bool {
-		return b.count(`once_inbox WHERE processed_at < now() - interval '30 days'`) == 0
+		return b.Count(`once_inbox WHERE processed_at < now() - interval '30 days'`) == 0
 	})
 	cancel()
 	sweepers.Wait()
-	if n, ids := b.count(`effects`), b.count(`(SELECT DISTINCT message_id FROM effects) AS d`); n != ids || n != rounds*40 {
+	if n, ids := b.Count(`effects`), b.Count(`(SELECT DISTINCT message_id FROM effects) AS d`); n != ids || n != rounds*40 {
 		t.Errorf("%d effects of %d messages, want %d of each", n, ids, rounds*40)
 	}
 	b.expect(rounds*40, rounds*40, 0)
@@ -298,7 +286,7 @@ func TestDaysAreDroppedWhileTheirMessagesArrive(t *testing.T) {
 func TestDropOfADaySeesMessagesThatItWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := newDays(t)
-	b.exec(`DO $$BEGIN
+	b.Exec(`DO $$BEGIN
 		EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), 'repeatable read'); END$$`)
 	b.SetMaxIdleConns(0) // so that each statement opens a new connection, which uses the new default
 	begin := time.Now().UTC().Truncate(oneDay).AddDate(0, 0, -40)
@@ -309,30 +297,24 @@ func TestDropOfADaySeesMessagesThatItWaitedFor(t *testing.T) {
 		for range 10 { // the sweep may stop waiting before the commit
 			day := b.past(40, 2500)
 			if name == "dropped" {
-				b.exec(`DELETE FROM ` + day)
+				b.Exec(`DELETE FROM ` + day)
 			}
 			id := idAt(40 * oneDay)
 			tx, err := b.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			_, err = tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, $2, '')`, id, consumer)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			swept := make(chan error, 1)
 			go func() { swept <- sweep() }()
 			kit.Eventually(t, 20*time.Second, "the sweep waits", func() bool {
-				return len(swept) == 1 || b.count(`pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'
+				return len(swept) == 1 || b.Count(`pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'
 					AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) > 0
 			})
-			if err := errors.Join(tx.Commit(), <-swept); err != nil {
-				t.Fatal(err)
-			}
-			if b.count(`once_inbox WHERE message_id = '`+id+`'`) == 0 {
+			kit.OK(t, errors.Join(tx.Commit(), <-swept))
+			if b.Count(`once_inbox WHERE message_id = '`+id+`'`) == 0 {
 				t.Fatalf("%s: a message that was handled is not known any more", name)
 			}
-			b.exec(`DROP TABLE ` + day)
+			b.Exec(`DROP TABLE ` + day)
 		}
 	}
 }
@@ -342,11 +324,11 @@ func TestSweepReturnsTheErrorOfADay(t *testing.T) {
 	t.Parallel()
 	b := newDays(t)
 	old := b.past(40, 10)
-	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'this day stays, no %', TG_OP; END $$`)
-	b.exec(fmt.Sprintf(`CREATE TRIGGER refuse BEFORE TRUNCATE ON %s EXECUTE FUNCTION refuse()`, old))
-	b.exec(fmt.Sprintf(`CREATE TRIGGER refuse_rows BEFORE DELETE ON %s EXECUTE FUNCTION refuse()`, old))
-	b.exec(`CREATE FUNCTION refuse_all() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no %', TG_TAG; END $$`)
-	b.exec(`CREATE EVENT TRIGGER refuse_all ON ddl_command_start WHEN TAG IN ('CREATE TABLE', 'DROP TABLE') EXECUTE FUNCTION refuse_all()`)
+	b.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'this day stays, no %', TG_OP; END $$`)
+	b.Exec(fmt.Sprintf(`CREATE TRIGGER refuse BEFORE TRUNCATE ON %s EXECUTE FUNCTION refuse()`, old))
+	b.Exec(fmt.Sprintf(`CREATE TRIGGER refuse_rows BEFORE DELETE ON %s EXECUTE FUNCTION refuse()`, old))
+	b.Exec(`CREATE FUNCTION refuse_all() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no %', TG_TAG; END $$`)
+	b.Exec(`CREATE EVENT TRIGGER refuse_all ON ddl_command_start WHEN TAG IN ('CREATE TABLE', 'DROP TABLE') EXECUTE FUNCTION refuse_all()`)
 	fails := func(causes ...string) {
 		t.Helper()
 		_, err := b.inbox.Sweep(t.Context())
@@ -357,14 +339,12 @@ func TestSweepReturnsTheErrorOfADay(t *testing.T) {
 		}
 	}
 	fails("no CREATE TABLE", "this day stays, no DELETE")
-	b.exec(`DROP TRIGGER refuse_rows ON ` + old)
+	b.Exec(`DROP TRIGGER refuse_rows ON ` + old)
 	fails("no CREATE TABLE", "this day stays, no TRUNCATE")
-	b.exec(`DROP TRIGGER refuse ON ` + old)
+	b.Exec(`DROP TRIGGER refuse ON ` + old)
 	fails("no CREATE TABLE", "no DROP TABLE")
-	b.exec(`DROP EVENT TRIGGER refuse_all`)
-	if _, err := b.inbox.Sweep(t.Context()); err != nil {
-		t.Error(err)
-	}
+	b.Exec(`DROP EVENT TRIGGER refuse_all`)
+	kit.Check(t, kit.Err(b.inbox.Sweep(t.Context())))
 	if b.has(old) {
 		t.Error("the day is not removed")
 	}
@@ -382,12 +362,12 @@ func TestTrap117_DayIsNotEmptiedIfARowDoesNotComeBack(t *testing.T) {
 	if _, err := b.inbox.Sweep(t.Context()); !errors.Is(err, dialect.ErrUnchanged) {
 		t.Errorf("the sweep returns %v, want ErrUnchanged", err)
 	}
-	if n := b.count(`once_inbox WHERE message_id = '` + id + `'`); n != 1 {
+	if n := b.Count(`once_inbox WHERE message_id = '` + id + `'`); n != 1 {
 		t.Errorf("the inbox has %d rows of the message that must stay, want 1", n)
 	}
 	allow()
 	b.sweep()
-	if n := b.count(old); n != 1 {
+	if n := b.Count(old); n != 1 {
 		t.Errorf("%d rows are left of the old day, want 1", n)
 	}
 }

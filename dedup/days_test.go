@@ -46,7 +46,7 @@ func (b *bench) past(days, rows int) (name string) {
 	name = nameOf(begin)
 	// One transaction creates the partition and its rows, because a sweep may run at
 	// the same time.
-	b.exec(fmt.Sprintf(`BEGIN;
+	b.Exec(fmt.Sprintf(`BEGIN;
 		CREATE TABLE %s PARTITION OF once_inbox FOR VALUES FROM ('%s') TO ('%s');
 		INSERT INTO %[1]s (message_id, consumer, digest, processed_at)
 		SELECT '%[2]s-7000-8000-' || lpad(to_hex(n), 12, '0'), 'payments', '', now() - %[4]d * interval '1 day'
@@ -57,23 +57,8 @@ func (b *bench) past(days, rows int) (name string) {
 
 func (b *bench) tables() (names []string) {
 	b.Helper()
-	rows, err := b.QueryContext(b.Context(), `
+	return kit.Lines(b, b, `
 		SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'once_inbox'::regclass ORDER BY 1`)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			b.Fatal(err)
-		}
-		names = append(names, name)
-	}
-	if err := rows.Err(); err != nil {
-		b.Fatal(err)
-	}
-	return names
 }
 
 func (b *bench) has(table string) bool {
@@ -95,10 +80,8 @@ func (b *bench) park(id, state string) {
 	b.Helper()
 	d := &parkedrows.Delivery{Consumer: consumer, Topic: "t"}
 	_, err := b.store().Quarantine(b.Context(), d, message.NewMessage(id, nil), parkedrows.Failure{Err: errHandler}, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.exec(`UPDATE once_parked SET state = $1, finished_at = CASE WHEN $1 IN ('resolved', 'discarded') THEN now() END
+	kit.OK(b, err)
+	b.Exec(`UPDATE once_parked SET state = $1, finished_at = CASE WHEN $1 IN ('resolved', 'discarded') THEN now() END
 		WHERE message_id = $2`, state, id)
 }
 
@@ -171,25 +154,23 @@ func TestDuplicateIsFoundInEveryPartition(t *testing.T) {
 	if b.has(old) || !b.has(today) {
 		t.Errorf("there are %v", b.tables())
 	}
-	if n := b.count(`once_inbox_default`); n != 1 {
-		t.Errorf("%d rows in the default partition, want the new one", n)
-	}
+	b.WantCount(1, `once_inbox_default`)
 }
 
 func TestExpiredDayIsDropped(t *testing.T) {
 	t.Parallel()
 	b := newDays(t)
 	old, edge := b.past(32, 20_000), b.past(30, 3000)
-	b.exec(`UPDATE once_inbox_default SET processed_at = now()`)
+	b.Exec(`UPDATE once_inbox_default SET processed_at = now()`)
 	if n := b.sweep(); n > 2000 {
 		t.Errorf("%d rows were deleted one by one", n)
 	}
-	if b.has(old) || !b.has(edge) || b.count(edge) != 3000 {
+	if b.has(old) || !b.has(edge) || b.Count(edge) != 3000 {
 		t.Fatalf("there are %v", b.tables())
 	}
-	b.exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days'`)
+	b.Exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days'`)
 	b.sweep()
-	if !b.has(edge) || b.count(edge) != 3000 {
+	if !b.has(edge) || b.Count(edge) != 3000 {
 		t.Fatal("a day was dropped too early")
 	}
 }
@@ -206,13 +187,13 @@ func TestNeededRowsOfAnExpiredDayStay(t *testing.T) {
 		ids[n] = idAt(40 * oneDay)
 	}
 	b.handle(apply, ids...)
-	b.exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days' WHERE message_id <> $1 AND message_id <> $2`, ids[0], ids[1])
-	b.exec(`UPDATE once_inbox SET processed_at = now() - interval '29 days' WHERE message_id = $1`, ids[1])
+	b.Exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days' WHERE message_id <> $1 AND message_id <> $2`, ids[0], ids[1])
+	b.Exec(`UPDATE once_inbox SET processed_at = now() - interval '29 days' WHERE message_id = $1`, ids[1])
 	b.park(ids[2], "waiting")
 	b.park(ids[3], "quarantined")
 	b.park(ids[4], "resolved")
 	b.sweep()
-	if n := b.count(old); n != 4 {
+	if n := b.Count(old); n != 4 {
 		t.Fatalf("%d rows are left of the old day, want 4", n)
 	}
 	b.handle(apply, ids[:4]...)
@@ -220,10 +201,10 @@ func TestNeededRowsOfAnExpiredDayStay(t *testing.T) {
 
 	b.age(31 * oneDay)
 	b.sweep()
-	if n := b.count(old); n != 2 {
+	if n := b.Count(old); n != 2 {
 		t.Fatalf("%d rows are left of the old day, want the two that may run", n)
 	}
-	b.exec(`DELETE FROM once_parked`)
+	b.Exec(`DELETE FROM once_parked`)
 	b.sweep()
 	if b.has(old) {
 		t.Error("an empty expired day was not dropped")
@@ -237,10 +218,10 @@ func TestDayWithManyNeededRowsIsSweptByRow(t *testing.T) {
 	t.Parallel()
 	b := newDays(t)
 	old := b.past(40, 30_000)
-	b.exec(`UPDATE once_inbox SET processed_at = now() WHERE right(message_id, 4) < '6000'`)
-	kept := b.count(`once_inbox WHERE processed_at > now() - interval '1 day'`)
-	if n := b.sweep(); int(n) != 30_000-kept || b.count(old) != kept || kept < 20_000 {
-		t.Errorf("%d rows were removed, %d are left, want %d", n, b.count(old), kept)
+	b.Exec(`UPDATE once_inbox SET processed_at = now() WHERE right(message_id, 4) < '6000'`)
+	kept := b.Count(`once_inbox WHERE processed_at > now() - interval '1 day'`)
+	if n := b.sweep(); int(n) != 30_000-kept || b.Count(old) != kept || kept < 20_000 {
+		t.Errorf("%d rows were removed, %d are left, want %d", n, b.Count(old), kept)
 	}
 }
 
@@ -249,7 +230,7 @@ func TestDayWithManyNeededRowsIsSweptByRow(t *testing.T) {
 func TestDayWithTooManyRowsGetsNoPartition(t *testing.T) {
 	t.Parallel()
 	b := newDays(t)
-	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest)
+	b.Exec(`INSERT INTO once_inbox (message_id, consumer, digest)
 		SELECT $1 || lpad(to_hex(n), 12, '0'), 'payments', '' FROM generate_series(1, 20000) AS n`, idAt(-oneDay)[:24])
 	b.sweep()
 	tomorrow := time.Now().UTC().AddDate(0, 0, 1)
@@ -265,9 +246,7 @@ func TestLayoutByDayNeedsAPartitionedInbox(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
 	days, err := dedup.New(b.DB, dedup.Config{Schema: schema.Config{Inbox: schema.ByDay}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if _, err := days.Sweep(t.Context()); !errors.Is(err, schema.ErrLayout) {
 		t.Errorf("plain table: %v, want ErrLayout", err)
 	}
@@ -286,14 +265,10 @@ func TestPreviousVersionWorksWithDays(t *testing.T) {
 	b.sweep()
 	b.past(40, 3)
 	plain, err := dedup.New(b.DB, dedup.Config{Consumer: consumer})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	id := outbox.NewID()
 	for range 2 {
-		if _, err := plain.Middleware(apply)(message.NewMessage(id, nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(plain.Middleware(apply)(message.NewMessage(id, nil))))
 	}
 	b.expect(1, 4, 0)
 	if n, err := plain.Sweep(t.Context()); n != 3 || err != nil {
@@ -310,23 +285,7 @@ func TestInsertReadsOnePartition(t *testing.T) {
 	id := outbox.NewID()
 	b.handle(apply, id)
 	plan := func(query string, args ...any) string {
-		var lines []string
-		rows, err := b.QueryContext(t.Context(), `EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) `+query, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var line string
-			if err := rows.Scan(&line); err != nil {
-				t.Fatal(err)
-			}
-			lines = append(lines, line)
-		}
-		if err := rows.Err(); err != nil {
-			t.Fatal(err)
-		}
-		return strings.Join(lines, "\n")
+		return strings.Join(kit.Lines(t, b, `EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) `+query, args...), "\n")
 	}
 	same := plan(`SELECT digest = 'x' FROM once_inbox WHERE message_id = '` + id + `' AND consumer = 'payments'`)
 	if strings.Count(same, " on once_inbox_") != 1 || !strings.Contains(same, today) {
@@ -336,14 +295,10 @@ func TestInsertReadsOnePartition(t *testing.T) {
 		t.Errorf("several messages:\n%s", many)
 	}
 	tx, err := b.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, 'payments', '')
-		ON CONFLICT (message_id, consumer) DO NOTHING`, outbox.NewID()); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, tx, `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, 'payments', '')
+		ON CONFLICT (message_id, consumer) DO NOTHING`, outbox.NewID())
 	if locked := b.lockedBy(tx); !slices.Equal(locked, []string{"once_inbox", today}) {
 		t.Errorf("a claim locks %v", locked)
 	}
@@ -352,12 +307,9 @@ func TestInsertReadsOnePartition(t *testing.T) {
 func (b *bench) lockedBy(tx *sql.Tx) (tables []string) {
 	b.Helper()
 	var list string
-	err := tx.QueryRowContext(b.Context(), `
+	kit.OK(b, tx.QueryRowContext(b.Context(), `
 		SELECT string_agg(DISTINCT c.relname, ',' ORDER BY c.relname) FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation
-		WHERE l.pid = pg_backend_pid() AND c.relname LIKE 'once\_inbox%' AND c.relkind IN ('r', 'p')`).Scan(&list)
-	if err != nil {
-		b.Fatal(err)
-	}
+		WHERE l.pid = pg_backend_pid() AND c.relname LIKE 'once\_inbox%' AND c.relkind IN ('r', 'p')`).Scan(&list))
 	return strings.Split(list, ",")
 }
 
@@ -388,12 +340,10 @@ func TestDayIsEmptiedIfFewRowsMustStay(t *testing.T) {
 		b := newDays(t)
 		const expired = 4000
 		old := b.past(40, kept+expired)
-		b.exec(`UPDATE once_inbox SET processed_at = now()
+		b.Exec(`UPDATE once_inbox SET processed_at = now()
 			WHERE message_id IN (SELECT message_id FROM `+old+` ORDER BY message_id LIMIT $1)`, kept)
 		removed := b.sweep()
-		if n := b.count(old); n != kept {
-			t.Errorf("%d rows are left, want %d", n, kept)
-		}
+		b.WantCount(kept, old)
 		if want := map[bool]int64{true: 2000, false: expired}[emptied]; removed != want {
 			t.Errorf("with %d rows that stay %d are deleted one by one, want %d", kept, removed, want)
 		}
@@ -407,21 +357,17 @@ func TestSweepWritesTheKeysOfManyParkedMessages(t *testing.T) {
 	b := newBench(t, kit.Postgres(t), byPayload)
 	const rows = 1000 // two full batches
 	// The table does not contain the rows in the order of their ids.
-	b.exec(`INSERT INTO once_parked (id, consumer, topic, message_id, digest, envelope, state, due_at) OVERRIDING SYSTEM VALUE
+	b.Exec(`INSERT INTO once_parked (id, consumer, topic, message_id, digest, envelope, state, due_at) OVERRIDING SYSTEM VALUE
 		SELECT $1 + 1 - i, 'payments', 't', 'p' || i, '', $2, 'quarantined', now() FROM generate_series(1, $1) AS i`,
 		rows, parkedrows.Encode(message.NewMessage("p", []byte("order-17"))))
 	b.ageParked()
-	if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17")))))
 	b.age(aYear)
 	b.sweep()
-	if n := b.count(`once_parked WHERE dedup_key = 'key:order-17'`); n != rows {
+	if n := b.Count(`once_parked WHERE dedup_key = 'key:order-17'`); n != rows {
 		t.Errorf("the keys of %d messages are written, want %d", n, rows)
 	}
-	if n := b.count(`once_inbox WHERE message_id = 'key:order-17'`); n != 1 {
-		t.Errorf("%d keys are left, want 1", n)
-	}
+	b.WantCount(1, `once_inbox WHERE message_id = 'key:order-17'`)
 }
 
 // Parked messages may be large, so one transaction must read only few of them.
@@ -435,11 +381,9 @@ func TestSweepWritesTheKeysOfLargeMessagesInSmallTransactions(t *testing.T) {
 		b.parkAs("quarantined", fmt.Sprint("p", i), strings.Repeat("x", 600<<10))
 	}
 	b.ageParked()
-	if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("a"))); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("A", []byte("a")))))
 	b.sweep()
-	if n := b.count(`(SELECT DISTINCT xmin::text FROM once_parked WHERE dedup_key = 'key:order-17') AS written`); n != 3 {
+	if n := b.Count(`(SELECT DISTINCT xmin::text FROM once_parked WHERE dedup_key = 'key:order-17') AS written`); n != 3 {
 		t.Errorf("the keys are written in %d transactions, want one for each message", n)
 	}
 }

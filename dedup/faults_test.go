@@ -23,9 +23,9 @@ import (
 func TestIDThatTheDatabaseCannotStoreFailsForGood(t *testing.T) {
 	t.Parallel()
 	b := inBatches(t, kit.Postgres(t), 3, nil)
-	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+	b.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN RAISE EXCEPTION 'no such character' USING ERRCODE = '22P05'; END $$`)
-	b.exec(`CREATE TRIGGER refuse BEFORE INSERT ON once_inbox FOR EACH ROW
+	b.Exec(`CREATE TRIGGER refuse BEFORE INSERT ON once_inbox FOR EACH ROW
 		WHEN (NEW.message_id IN ('m01', 'alone')) EXECUTE FUNCTION refuse()`)
 	refused := func(err error) {
 		t.Helper()
@@ -127,12 +127,10 @@ func TestRunEndsBetweenTwoSweeps(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- b.inbox.Run(ctx) }()
-	kit.Eventually(t, time.Minute, "it has swept", func() bool { return b.count("once_inbox") == 0 })
+	kit.Eventually(t, time.Minute, "it has swept", func() bool { return b.Count("once_inbox") == 0 })
 	kit.Eventually(t, time.Minute, "it waits", func() bool { return kit.Goroutines("dedup.(*Inbox).Run", "[select") > 0 })
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, <-ended)
 	if err := b.inbox.Run(ctx); err != nil { // its sweep fails, because the context has ended
 		t.Error(err)
 	}
@@ -155,11 +153,9 @@ func TestProducedMessageInheritsItsCause(t *testing.T) {
 		own.Metadata.Set("once_causation_id", "another")
 		return []*message.Message{copied, own}, nil
 	})(caused)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for id, cause := range map[string]string{"copied": "m1", "own": "another"} {
-		if n := b.count(`once_outbox WHERE message_id = '` + id + `' AND metadata LIKE '%"once_causation_id":"` + cause + `"%'`); n != 1 {
+		if n := b.Count(`once_outbox WHERE message_id = '` + id + `' AND metadata LIKE '%"once_causation_id":"` + cause + `"%'`); n != 1 {
 			t.Errorf("%s was not caused by %s", id, cause)
 		}
 	}
@@ -171,7 +167,7 @@ func TestProducedMessageInheritsItsCause(t *testing.T) {
 
 // over returns an inbox like the inbox of the bench, but with the connection pool db.
 func (b *bench) over(db *sql.DB, change func(*dedup.Config)) (*dedup.Inbox, error) {
-	config := dedup.Config{Schema: b.config, Consumer: consumer, Outbox: b.box.Publisher, Logger: kit.Logger(b.T)}
+	config := dedup.Config{Schema: b.Config, Consumer: consumer, Outbox: b.box.Publisher, Logger: kit.Logger(b.T)}
 	change(&config)
 	return dedup.New(db, config)
 }
@@ -183,9 +179,7 @@ func TestMessageWithAFailedStepChangesNothing(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, byPayload)
 		handled := message.NewMessage("handled", []byte("k1"))
-		if _, err := b.inbox.Middleware(apply)(handled); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(b.inbox.Middleware(apply)(handled)))
 		for _, c := range []struct {
 			name     string
 			id, body string
@@ -233,18 +227,14 @@ func TestBatchWithAFailedStepReportsWhatTookEffect(t *testing.T) {
 			for _, handled := range []*message.Message{
 				message.NewMessage(msgs[1].UUID, msgs[1].Payload), message.NewMessage(msgs[2].UUID+" before", msgs[2].Payload),
 			} {
-				if _, err := b.inbox.Middleware(apply)(handled); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, kit.Err(b.inbox.Middleware(apply)(handled)))
 			}
 			pool, failed := kit.FailingStep(db, n)
 			inbox, err := b.over(pool, func(c *dedup.Config) {
 				byPayload(c)
 				c.Batch = dedup.Batch{Size: len(msgs), Wait: time.Second}
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			errs := deliver(inbox.BatchMiddleware(apply), msgs...)
 			what := failed()
 			for i, err := range errs {
@@ -252,7 +242,7 @@ func TestBatchWithAFailedStepReportsWhatTookEffect(t *testing.T) {
 				if i == 1 || i == 0 && err == nil {
 					want = 1
 				}
-				if got := b.count(`effects WHERE message_id = '` + msgs[i].UUID + `'`); got != want {
+				if got := b.Count(`effects WHERE message_id = '` + msgs[i].UUID + `'`); got != want {
 					t.Errorf("step %d (%s) failed: message %d has %d effects, and its error is %v", n, what, i, got, err)
 				}
 				if err != nil && !errors.Is(err, kit.ErrInjected) {
@@ -280,9 +270,7 @@ func TestSweepWithAFailedStepKeepsWhatIsNeeded(t *testing.T) {
 		b.parkAs("waiting", "P", "order-19")
 		b.ageParked()
 		for id, body := range map[string]string{"A": "order-17", "C": "order-18", "P": "order-20"} {
-			if _, err := b.inbox.Middleware(apply)(message.NewMessage(id, []byte(body))); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage(id, []byte(body)))))
 		}
 		b.age(aYear)
 		kit.EachStepFails(t, db, false, func(db *sql.DB) error {
@@ -292,7 +280,7 @@ func TestSweepWithAFailedStepKeepsWhatIsNeeded(t *testing.T) {
 			}
 			_, err = inbox.Sweep(t.Context())
 			for _, needed := range []string{"key:order-17", "P"} {
-				if b.count(`once_inbox WHERE message_id = '`+needed+`'`) != 1 {
+				if b.Count(`once_inbox WHERE message_id = '`+needed+`'`) != 1 {
 					t.Errorf("%s was removed: %v", needed, err)
 				}
 			}

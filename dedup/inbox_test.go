@@ -28,19 +28,13 @@ func TestInboxSkipsAMessageThatItHasHandled(t *testing.T) {
 		b := newBench(t, db, nil)
 		handle := b.inbox.Middleware(apply)
 		for range 3 {
-			if _, err := handle(message.NewMessage("m1", []byte("body"))); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(handle(message.NewMessage("m1", []byte("body")))))
 		}
 		b.expect(1, 1, 0)
 
-		other, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: "inventory"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := other.Middleware(apply)(message.NewMessage("m1", []byte("body"))); err != nil {
-			t.Fatal(err)
-		}
+		other, err := dedup.New(db.DB, dedup.Config{Schema: b.Config, Consumer: "inventory"})
+		kit.OK(t, err)
+		kit.OK(t, kit.Err(other.Middleware(apply)(message.NewMessage("m1", []byte("body")))))
 		b.expect(2, 2, 0)
 	})
 }
@@ -53,10 +47,8 @@ func TestUndecodableMessageIsNotHandled(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		for _, idempotent := range [][]string{nil, {consumer}} {
-			inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: consumer, Idempotent: idempotent})
-			if err != nil {
-				t.Fatal(err)
-			}
+			inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.Config, Consumer: consumer, Idempotent: idempotent})
+			kit.OK(t, err)
 			why := errors.New("cannot be read")
 			msg := message.NewMessage("m1", nil)
 			msg.SetContext(usercode.WithUndecodable(t.Context(), why))
@@ -88,9 +80,7 @@ func TestFailedMessageIsNotRemembered(t *testing.T) {
 			t.Fatalf("got %v, want the handler's error", err)
 		}
 		b.expect(0, 0, 0)
-		if _, err := b.inbox.Middleware(apply)(message.NewMessage("m1", nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("m1", nil))))
 		b.expect(1, 1, 0)
 	})
 }
@@ -120,9 +110,7 @@ func TestSameIDWithAnotherPayloadIsACollision(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		handle := b.inbox.Middleware(apply)
-		if _, err := handle(message.NewMessage("m1", []byte("one"))); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(handle(message.NewMessage("m1", []byte("one")))))
 		_, err := handle(message.NewMessage("m1", []byte("two")))
 		kindOf(t, err, chain.Permanent)
 		if !errors.Is(err, dedup.ErrCollision) {
@@ -139,9 +127,7 @@ func TestPanicOfAHandlerRollsBack(t *testing.T) {
 		b := newBench(t, db, nil)
 		for want, end := range map[string]func(){"panic: boom": func() { panic("boom") }, usercode.ErrExited.Error(): runtime.Goexit} {
 			_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-				if err := write(msg.Context(), msg); err != nil {
-					t.Error(err)
-				}
+				kit.Check(t, write(msg.Context(), msg))
 				end()
 				return nil, nil
 			})(message.NewMessage("m1", nil))
@@ -195,9 +181,7 @@ func TestContextOfTheMessageIsRestored(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	msg.SetContext(ctx)
-	if _, err := b.inbox.Middleware(apply)(msg); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(b.inbox.Middleware(apply)(msg)))
 	if msg.Context() != ctx {
 		t.Fatalf("the context is %v, want %v", msg.Context(), ctx)
 	}
@@ -207,9 +191,7 @@ func TestMissingTableIsNamedAndCountsAsNoAttempt(t *testing.T) {
 	t.Parallel()
 	kit.EachEmptyDatabase(t, func(t *testing.T, db kit.Database) {
 		inbox, err := dedup.New(db.DB, dedup.Config{Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}, Consumer: consumer})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		_, err = inbox.Middleware(apply)(message.NewMessage("m1", nil))
 		kindOf(t, err, chain.Undecided)
 		if !strings.Contains(err.Error(), "once_inbox") {
@@ -260,19 +242,17 @@ func TestSizeOfTheInbox(t *testing.T) {
 		b := newBenchIn(t, db, tables, nil)
 		size := func() (live, dead, bytes int64) {
 			live, dead, bytes, err := b.inbox.Size(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			return live, dead, bytes
 		}
 		if live, _, _ := size(); live != 0 {
 			t.Errorf("%d rows in an empty inbox", live)
 		}
 		for _, id := range []string{"1", "2", "3"} {
-			b.exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('` + id + `', 'payments', '')`)
+			b.Exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('` + id + `', 'payments', '')`)
 		}
 		kit.Eventually(t, time.Minute, "there are 3 rows", func() bool { // the statistics may count the rows twice for a time
-			b.exec(`ANALYZE`)
+			b.Exec(`ANALYZE`)
 			live, _, _ := size()
 			return live == 3
 		})
@@ -303,9 +283,7 @@ func TestPoolThatKeepsTooFewConnectionsIsLogged(t *testing.T) {
 			handle := func(messages int) {
 				for range messages {
 					handled++
-					if _, err := b.inbox.Middleware(apply)(message.NewMessage(fmt.Sprint("m", handled), nil)); err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage(fmt.Sprint("m", handled), nil))))
 				}
 			}
 			handle(1)
@@ -330,14 +308,11 @@ func (b *bench) takeAtOnce(n int) {
 	conns := make([]*sql.Conn, n)
 	for i := range conns {
 		var err error
-		if conns[i], err = b.Conn(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		conns[i], err = b.Conn(b.Context())
+		kit.OK(b, err)
 	}
 	for _, conn := range conns {
-		if err := conn.Close(); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, conn.Close())
 	}
 }
 
@@ -353,8 +328,8 @@ func TestTrap117_NoEffectWithoutAnInboxRow(t *testing.T) {
 			return nil, err
 		}
 		for _, middleware := range []message.HandlerMiddleware{b.inbox.Middleware, b.inbox.BatchMiddleware} {
-			b.exec(`DELETE FROM effects`)
-			b.exec(`DELETE FROM once_inbox`)
+			b.Exec(`DELETE FROM effects`)
+			b.Exec(`DELETE FROM once_inbox`)
 			msgs := numbered(3)
 			allow := kit.Ignore(t, db.DB, db.Dialect, "INSERT", "once_inbox", "NEW.message_id = '"+msgs[1].UUID+"'")
 			for i, err := range deliver(middleware(h), msgs...) {

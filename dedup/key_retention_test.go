@@ -32,7 +32,7 @@ func byPayload(c *dedup.Config) {
 // ageParked makes all parked messages a year older.
 func (b *bench) ageParked() {
 	b.Helper()
-	b.exec(b.store().Dialect().SQL(`UPDATE {parked} SET created_at = {after $1}`), -aYear.Milliseconds())
+	b.Exec(b.store().Dialect().SQL(`UPDATE {parked} SET created_at = {after $1}`), -aYear.Milliseconds())
 }
 
 func (b *bench) parkAs(state, id, body string) {
@@ -40,10 +40,8 @@ func (b *bench) parkAs(state, id, body string) {
 	d := &parkedrows.Delivery{Consumer: consumer, Topic: "t"}
 	msg := message.NewMessage(id, []byte(body))
 	failure := parkedrows.Failure{Err: errHandler, Reason: "permanent"}
-	if _, err := b.store().Quarantine(b.Context(), d, msg, failure, nil); err != nil {
-		b.Fatal(err)
-	}
-	b.exec(`UPDATE once_parked SET state = '` + state + `', ordering_key = 'k-` + id + `' WHERE message_id = '` + id + `'`)
+	kit.OK(b, kit.Err(b.store().Quarantine(b.Context(), d, msg, failure, nil)))
+	b.Exec(`UPDATE once_parked SET state = '` + state + `', ordering_key = 'k-` + id + `' WHERE message_id = '` + id + `'`)
 }
 
 const aYear = 365 * 24 * time.Hour
@@ -59,26 +57,22 @@ func TestKeyIsKeptWhileAMessageWithItMayRun(t *testing.T) {
 			b.parkAs(state, "B", "order-17")
 			b.ageParked()
 			for id, body := range map[string]string{"A": "order-17", "C": "order-18"} {
-				if _, err := b.inbox.Middleware(apply)(message.NewMessage(id, []byte(body))); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage(id, []byte(body)))))
 			}
 			b.age(aYear)
 			for range 2 {
 				b.sweep()
 			}
 			b.expect(2, 1, 0) // the key of A remains
-			if _, err := b.inbox.Middleware(apply)(message.NewMessage("B", []byte("order-17"))); err != nil {
-				t.Fatal(err)
-			}
-			if n := b.count("effects"); n != 2 {
+			kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("B", []byte("order-17")))))
+			if n := b.Count("effects"); n != 2 {
 				t.Errorf("%s: %d effects, want 2: the second message of order-17 ran too", state, n)
 			}
-			b.exec(`DELETE FROM once_parked`)
-			if n := b.sweep(); n != 1 || b.count("once_inbox") != 0 {
+			b.Exec(`DELETE FROM once_parked`)
+			if n := b.sweep(); n != 1 || b.Count("once_inbox") != 0 {
 				t.Errorf("%s: the key of nothing that may run is kept: %d removed", state, n)
 			}
-			b.exec(`DROP TABLE effects`)
+			b.Exec(`DROP TABLE effects`)
 		}
 	})
 }
@@ -93,16 +87,12 @@ func TestSweepWithoutKeyFunctionKeepsUnknownKeys(t *testing.T) {
 			c.Consumer = "" // then the consumer is known only after its first message
 		})
 		keyed, err := dedup.New(db.DB, dedup.Config{Schema: tables})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		deliver := func(who, id, body string) {
 			t.Helper()
 			msg := message.NewMessage(id, []byte(body))
 			msg.SetContext(parkedrows.WithDelivery(t.Context(), &parkedrows.Delivery{Consumer: who, Topic: "t"}))
-			if _, err := b.inbox.Middleware(apply)(msg); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(b.inbox.Middleware(apply)(msg)))
 		}
 		b.parkAs("quarantined", "B", "order-17")
 		b.ageParked()
@@ -111,11 +101,9 @@ func TestSweepWithoutKeyFunctionKeepsUnknownKeys(t *testing.T) {
 		deliver("others", "D", "order-18") // this consumer has no parked messages
 		b.age(aYear)
 		for name, inbox := range map[string]*dedup.Inbox{"another": keyed, "one that has just started": restarted(t, b)} {
-			if _, err := inbox.Sweep(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if n := b.count(`once_inbox WHERE consumer = 'payments'`); n != 2 || b.count(`once_inbox`) != n {
-				t.Errorf("%s: %d keys are left, and %d rows in all", name, n, b.count(`once_inbox`))
+			kit.OK(t, kit.Err(inbox.Sweep(t.Context())))
+			if n := b.Count(`once_inbox WHERE consumer = 'payments'`); n != 2 || b.Count(`once_inbox`) != n {
+				t.Errorf("%s: %d keys are left, and %d rows in all", name, n, b.Count(`once_inbox`))
 			}
 		}
 		b.sweep() // this Inbox has the Key function
@@ -131,28 +119,23 @@ func TestTrap82_SweepKeepsTheKeysOfMessagesThatBecameOldDuringTheSweep(t *testin
 	eachLayout(t, func(t *testing.T, db kit.Database, tables schema.Config) {
 		b := newBenchIn(t, db, tables, byPayload)
 		for _, change := range []string{`edited_from = 1`, `origin = '1/1/1'`, ``} {
-			b.exec(`DELETE FROM once_parked`)
-			b.exec(`DELETE FROM once_inbox`)
-			if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
-				t.Fatal(err)
-			}
+			b.Exec(`DELETE FROM once_parked`)
+			b.Exec(`DELETE FROM once_inbox`)
+			kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17")))))
 			b.age(aYear)
-			err := dedup.SweepInTwoSteps(t.Context(), b.inbox, func() {
+			kit.OK(t, dedup.SweepInTwoSteps(t.Context(), b.inbox, func() {
 				b.parkAs("quarantined", "B", "order-17")
 				if change == "" {
 					b.ageParked()
 				} else {
-					b.exec(`UPDATE once_parked SET ` + change)
+					b.Exec(`UPDATE once_parked SET ` + change)
 				}
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n := b.count(`once_inbox WHERE message_id = 'key:order-17'`); n != 1 {
+			}))
+			if n := b.Count(`once_inbox WHERE message_id = 'key:order-17'`); n != 1 {
 				t.Errorf("%q: the sweep removed the key of a message in quarantine", change)
 			}
 			b.sweep() // records the key of the message
-			if n := b.count(`once_inbox WHERE message_id = 'key:order-17'`); n != 1 {
+			if n := b.Count(`once_inbox WHERE message_id = 'key:order-17'`); n != 1 {
 				t.Errorf("%q: the next sweep removed the key of a message in quarantine", change)
 			}
 		}
@@ -167,9 +150,7 @@ func TestOtherParkedMessagesKeepNoKey(t *testing.T) {
 	eachLayout(t, func(t *testing.T, db kit.Database, tables schema.Config) {
 		b := newBenchIn(t, db, tables, byPayload)
 		keyless, err := dedup.New(db.DB, dedup.Config{Schema: tables})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		for change, kept := range map[string]int{
 			`edited_from = NULL`:                             1,
 			`created_at = {now}`:                             0,
@@ -179,19 +160,15 @@ func TestOtherParkedMessagesKeepNoKey(t *testing.T) {
 			`dedup_key = 'key:order-18'`:                     0,
 			`dedup_key = 'key:order-17', consumer = 'other'`: 0,
 		} {
-			b.exec(`DELETE FROM once_parked`)
-			b.exec(`DELETE FROM once_inbox`)
+			b.Exec(`DELETE FROM once_parked`)
+			b.Exec(`DELETE FROM once_inbox`)
 			b.parkAs("quarantined", "B", "order-17")
 			b.ageParked()
-			if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17")))))
 			b.age(aYear)
-			b.exec(b.store().Dialect().SQL(`UPDATE {parked} SET ` + change))
-			if _, err := keyless.Sweep(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if n := b.count(`once_inbox WHERE message_id = 'key:order-17'`); n != kept {
+			b.Exec(b.store().Dialect().SQL(`UPDATE {parked} SET ` + change))
+			kit.OK(t, kit.Err(keyless.Sweep(t.Context())))
+			if n := b.Count(`once_inbox WHERE message_id = 'key:order-17'`); n != kept {
 				t.Errorf("%s: %d keys are left, want %d", change, n, kept)
 			}
 		}
@@ -204,16 +181,14 @@ func TestSweepKeepsAllKeysIfAConsumerIsUnknown(t *testing.T) {
 	b := newBench(t, kit.EmptyPostgres(t), byPayload)
 	b.parkAs("quarantined", "B", "order-17")
 	b.ageParked()
-	if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17")))))
 	b.age(aYear)
-	b.exec(`ALTER TABLE once_parked ALTER COLUMN consumer DROP NOT NULL`)
-	b.exec(`UPDATE once_parked SET consumer = NULL, dedup_key = NULL`)
+	b.Exec(`ALTER TABLE once_parked ALTER COLUMN consumer DROP NOT NULL`)
+	b.Exec(`UPDATE once_parked SET consumer = NULL, dedup_key = NULL`)
 	keys := `once_inbox WHERE message_id LIKE 'key:%'`
-	before := b.count(keys)
+	before := b.Count(keys)
 	b.sweep()
-	if after := b.count(keys); before == 0 || after != before {
+	if after := b.Count(keys); before == 0 || after != before {
 		t.Errorf("%d keys before, %d after", before, after)
 	}
 }
@@ -221,12 +196,10 @@ func TestSweepKeepsAllKeysIfAConsumerIsUnknown(t *testing.T) {
 // restarted returns an Inbox that has not handled a message yet.
 func restarted(t *testing.T, b *bench) *dedup.Inbox {
 	t.Helper()
-	config := dedup.Config{Schema: b.config}
+	config := dedup.Config{Schema: b.Config}
 	byPayload(&config)
 	inbox, err := dedup.New(b.DB, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return inbox
 }
 
@@ -241,12 +214,10 @@ func TestKeyIsKeptForEditedAndImportedMessages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			eachLayout(t, func(t *testing.T, db kit.Database, tables schema.Config) {
 				b := newBenchIn(t, db, tables, byPayload)
-				if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17")))))
 				b.age(aYear)
 				b.parkAs("quarantined", "B", "order-17")
-				b.exec(change)
+				b.Exec(change)
 				b.sweep()
 				b.expect(1, 1, 0)
 			})
@@ -272,20 +243,16 @@ func TestMessagesWithoutAKeyDoNotKeepKeys(t *testing.T) {
 		})
 		b.parkAs("quarantined", "empty", "")
 		b.parkAs("quarantined", "damaged", "x")
-		b.exec(`UPDATE once_parked SET envelope = '' WHERE message_id = 'damaged'`)
+		b.Exec(`UPDATE once_parked SET envelope = '' WHERE message_id = 'damaged'`)
 		b.ageParked()
-		if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17")))))
 		b.age(aYear)
 		b.sweep()
 		b.expect(1, 0, 0)
 
 		b.parkAs("quarantined", "panics", "panic")
 		b.ageParked()
-		if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17")))))
 		b.age(aYear)
 		b.sweep()
 		b.expect(2, 1, 0)
@@ -305,9 +272,7 @@ func TestKeyIsKeptLongerThanDuplicatesArrive(t *testing.T) {
 			byPayload(c)
 			c.Retention, c.MaxDuplicateAge = 24*time.Hour, 24*time.Hour
 		})
-		if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17")))))
 		b.age(24*time.Hour + 30*time.Minute)
 		b.sweep()
 		b.expect(1, 1, 0)
@@ -323,20 +288,16 @@ func TestTransactionThatRecordsKeysHasAnIdleTimeout(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	b := newBench(t, db, byPayload)
-	if _, err := b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17"))); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("A", []byte("order-17")))))
 	b.parkAs("quarantined", "B", "order-18")
 	b.ageParked()
 	bounded := false
 	for n := int64(1); ; n++ {
 		pool, failed := kit.FailingStep(db, n)
-		config := dedup.Config{Schema: b.config, Consumer: consumer}
+		config := dedup.Config{Schema: b.Config, Consumer: consumer}
 		byPayload(&config)
 		inbox, err := dedup.New(pool, config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		_, err = inbox.Sweep(t.Context())
 		step := failed()
 		_ = pool.Close()

@@ -45,9 +45,7 @@ func TestMessagesWithoutIDsAreDistinguishedByTheirKeys(t *testing.T) {
 			c.Key = func(msg *message.Message) string { return string(msg.Payload) }
 		})
 		for _, body := range []string{"one", "two", "one"} {
-			if _, err := b.inbox.Middleware(apply)(message.NewMessage("", []byte(body))); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("", []byte(body)))))
 		}
 		b.expect(2, 2, 0)
 	})
@@ -58,9 +56,7 @@ func TestSameKeyWithOtherContentIsACollision(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, withKey("order-17"))
-		if _, err := b.inbox.Middleware(apply)(message.NewMessage("m1", []byte("one"))); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage("m1", []byte("one")))))
 		_, err := b.inbox.Middleware(apply)(message.NewMessage("m2", []byte("two")))
 		kindOf(t, err, chain.Permanent)
 		if !errors.Is(err, dedup.ErrCollision) {
@@ -83,9 +79,7 @@ func TestContentReplacesThePayloadInComparisons(t *testing.T) {
 		})
 		handle := b.inbox.Middleware(apply)
 		for id, body := range map[string]string{"m1": "100 at noon", "m2": "100 at midnight"} {
-			if _, err := handle(message.NewMessage(id, []byte(body))); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(handle(message.NewMessage(id, []byte(body)))))
 		}
 		if _, err := handle(message.NewMessage("m3", []byte("200 at noon"))); !errors.Is(err, dedup.ErrCollision) {
 			t.Fatalf("got %v, want ErrCollision", err)
@@ -124,9 +118,7 @@ func TestIdempotentConsumersRunForDuplicates(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *dedup.Config) { c.Idempotent = []string{"other", consumer} })
 		for range 2 {
-			if _, err := b.inbox.Middleware(produce("e1", nil))(message.NewMessage("", nil)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(b.inbox.Middleware(produce("e1", nil))(message.NewMessage("", nil))))
 		}
 		b.expect(2, 0, 2)
 		if _, err := b.inbox.Middleware(produce("e1", errHandler))(message.NewMessage("m1", nil)); !errors.Is(err, errHandler) {
@@ -163,9 +155,7 @@ func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
 				}
 			})
 			router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			outcome := make(chan error, 1)
 			router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
 				return func(msg *message.Message) ([]*message.Message, error) {
@@ -204,12 +194,8 @@ func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
 					kindOf(t, err, chain.Undecided)
 				}
 			}
-			if err := router.Close(); err != nil {
-				t.Error(err)
-			}
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, router.Close())
+			kit.Check(t, <-ended)
 			told := 0
 			if c.refused {
 				told = 1

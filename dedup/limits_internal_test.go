@@ -78,9 +78,7 @@ func TestPartDescribesTheInbox(t *testing.T) {
 		Batch: Batch{Size: 10, Concurrency: 3},
 	}
 	inbox, err := New(db.DB, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	p := inbox.Part()
 	if p.Name != "dedup" || p.DB != db.DB || p.Schema.Dialect != schema.SQLite || p.Logger == nil || p.Consumer != "payments" || p.Outbox ||
 		p.Retention != 9*24*time.Hour || p.BatchSize != 10 || p.BatchInFlight != 40 || p.Run == nil ||
@@ -89,9 +87,8 @@ func TestPartDescribesTheInbox(t *testing.T) {
 	}
 	config.SweptElsewhere = true
 	config.Outbox = func(*sql.Tx) message.Publisher { return nil }
-	if inbox, err = New(db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	inbox, err = New(db.DB, config)
+	kit.OK(t, err)
 	if p := inbox.Part(); p.Run != nil || !p.Outbox {
 		t.Errorf("%+v", p)
 	}
@@ -160,15 +157,11 @@ func TestFewMessagesOfABatchRunAlone(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		inbox, err := New(db.DB, Config{
 			Schema: config, Consumer: "payments", Logger: kit.Logger(t), Batch: Batch{Size: 2, Wait: time.Hour},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		entered, leave := make(chan string, 10), make(chan struct{})
 		h := inbox.BatchMiddleware(func(msg *message.Message) ([]*message.Message, error) {
 			if strings.HasPrefix(msg.UUID, "fails") {
@@ -221,13 +214,9 @@ func TestFewMessagesOfABatchRunAlone(t *testing.T) {
 		}
 		close(leave)
 		for _, ended := range all {
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, <-ended)
 		}
-		if err := <-deliver(t.Context(), "later"); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, <-deliver(t.Context(), "later"))
 	})
 }
 
@@ -275,23 +264,15 @@ func TestDayStaysIfItsRowsCannotBeKept(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	config := schema.Config{Inbox: schema.ByDay}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	inbox, err := New(db.DB, Config{Schema: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	d := inbox.day(&calendar{schema: "public"}, time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC))
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
 	for _, query := range []string{inbox.sql.days.create(d), `CREATE TEMPORARY TABLE once_kept (n integer)`} {
-		if _, err := tx.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, tx, query)
 	}
 	if kept, err := inbox.emptyDay(t.Context(), tx, d); kept != 0 || err == nil || !strings.Contains(err.Error(), "once_kept") {
 		t.Errorf("%d rows are kept, %v", kept, err)
@@ -315,9 +296,7 @@ func TestOnlyAFailureOfTheWholeDatabaseEndsABatch(t *testing.T) {
 		{schema.SQLite, lock, true},
 	} {
 		d, err := dialect.New(schema.Config{Dialect: c.dialect})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		b := &batcher{Inbox: &Inbox{dialect: d}}
 		if got := b.databaseFailed(c.err); got != c.want {
 			t.Errorf("%s: %v: %t", c.dialect, c.err, got)

@@ -36,9 +36,7 @@ func TestProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
 			msg := message.NewMessage("m1", nil)
 			outbox.SetTenant(msg, "acme")
 			returned, err := b.inbox.Middleware(produce("e1", nil))(msg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if len(returned) != 0 {
 				t.Fatalf("%d messages are returned to the router", len(returned))
 			}
@@ -46,13 +44,9 @@ func TestProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
 		b.expect(1, 1, 1)
 
 		var topic, metadata string
-		if err := db.QueryRowContext(t.Context(), `SELECT topic, metadata FROM once_outbox`).Scan(&topic, &metadata); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRowContext(t.Context(), `SELECT topic, metadata FROM once_outbox`).Scan(&topic, &metadata))
 		var got map[string]string
-		if err := json.Unmarshal([]byte(metadata), &got); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, json.Unmarshal([]byte(metadata), &got))
 		if topic != "payments.captured" || got["once_causation_id"] != "m1" || got["once_tenant_id"] != "acme" {
 			t.Fatalf("topic %q, metadata %v", topic, got)
 		}
@@ -63,8 +57,8 @@ func TestProducedMessagesAreCommittedWithTheEffect(t *testing.T) {
 func TestProducedMessagesOfARefusedCommitAreNotSent(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
-	b.exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
-	b.exec(`INSERT INTO unique_later VALUES (1)`)
+	b.Exec(`CREATE TABLE unique_later (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)`)
+	b.Exec(`INSERT INTO unique_later VALUES (1)`)
 	_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		tx, _ := dedup.TxFromContext(msg.Context())
 		if _, err := tx.ExecContext(msg.Context(), `INSERT INTO unique_later VALUES (1)`); err != nil {
@@ -89,12 +83,8 @@ func TestProducedMessagesKeepTheirOwnCauseAndTenant(t *testing.T) {
 		outbox.SetCausation(event, "m0")
 		return []*message.Message{event}, nil
 	})(msg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := b.count(`once_outbox WHERE metadata LIKE '%"once_causation_id":"m0"%' AND metadata LIKE '%"once_tenant_id":"other"%'`); n != 1 {
-		t.Fatalf("%d such messages in the outbox", n)
-	}
+	kit.OK(t, err)
+	b.WantCount(1, `once_outbox WHERE metadata LIKE '%"once_causation_id":"m0"%' AND metadata LIKE '%"once_tenant_id":"other"%'`)
 	b.expect(0, 1, 1)
 }
 
@@ -104,11 +94,9 @@ func TestInboxStoresTheTenant(t *testing.T) {
 		b := newBench(t, db, nil)
 		msg := message.NewMessage("m1", nil)
 		outbox.SetTenant(msg, "ac\x00me")
-		if _, err := b.inbox.Middleware(apply)(msg); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(b.inbox.Middleware(apply)(msg)))
 		b.handle(apply, "m2")
-		if n := b.count(`once_inbox WHERE message_id = 'm1' AND tenant = 'ac�me' OR message_id = 'm2' AND tenant IS NULL`); n != 2 {
+		if n := b.Count(`once_inbox WHERE message_id = 'm1' AND tenant = 'ac�me' OR message_id = 'm2' AND tenant IS NULL`); n != 2 {
 			t.Fatalf("%d of 2 rows have their tenant", n)
 		}
 	})
@@ -187,9 +175,7 @@ func TestProducedMessageGetsThePublishTopicOfTheRouter(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.SQLite(t), nil)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	router.AddMiddleware(b.inbox.Middleware)
 	in := newHand()
 	router.AddHandler("payments", "orders.placed", in, "payments.captured", unused{t},
@@ -206,10 +192,8 @@ func TestProducedMessageGetsThePublishTopicOfTheRouter(t *testing.T) {
 	case <-msg.Nacked():
 		t.Error("the message was nacked")
 	}
-	if err := errors.Join(router.Close(), <-ended); err != nil {
-		t.Error(err)
-	}
-	if n := b.count(`once_outbox WHERE message_id = 'e1' AND topic = 'payments.captured' OR message_id = 'e2' AND topic = 't'`); n != 2 {
+	kit.Check(t, errors.Join(router.Close(), <-ended))
+	if n := b.Count(`once_outbox WHERE message_id = 'e1' AND topic = 'payments.captured' OR message_id = 'e2' AND topic = 't'`); n != 2 {
 		t.Errorf("%d of 2 messages have their topic", n)
 	}
 }
@@ -240,10 +224,8 @@ func TestProducedMessagesWithoutTopicOrOutboxFailPermanently(t *testing.T) {
 		t.Errorf("got %v, want ErrNoTopic", err)
 	}
 
-	bare, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: consumer})
-	if err != nil {
-		t.Fatal(err)
-	}
+	bare, err := dedup.New(db.DB, dedup.Config{Schema: b.Config, Consumer: consumer})
+	kit.OK(t, err)
 	_, err = bare.Middleware(produce("e1", nil))(message.NewMessage("m1", nil))
 	kindOf(t, err, chain.Permanent)
 	if !errors.Is(err, dedup.ErrNoOutbox) {
@@ -298,7 +280,7 @@ func TestUnwritableOutboxCountsAsNoAttempt(t *testing.T) {
 	} {
 		t.Run(says, func(t *testing.T) {
 			b := newBench(t, kit.Postgres(t), nil)
-			b.exec(c.prepare)
+			b.Exec(c.prepare)
 			h := c.wrap(produce("e1", nil))
 			for how, handle := range map[string]message.HandlerFunc{
 				"returned":             b.inbox.Middleware(h),
@@ -313,7 +295,7 @@ func TestUnwritableOutboxCountsAsNoAttempt(t *testing.T) {
 					}
 				}
 			}
-			if n := b.count("effects") + b.count("once_inbox"); n != 0 {
+			if n := b.Count("effects") + b.Count("once_inbox"); n != 0 {
 				t.Errorf("%d rows of effects and inbox are left", n)
 			}
 		})
@@ -324,7 +306,7 @@ func TestUnwritableOutboxCountsAsNoAttempt(t *testing.T) {
 func TestProducedMessageThatTheDatabaseRefusesFailsTheHandler(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
-	b.exec(`ALTER TABLE once_outbox ADD CHECK (topic <> 'payments.captured')`)
+	b.Exec(`ALTER TABLE once_outbox ADD CHECK (topic <> 'payments.captured')`)
 	for _, h := range []message.HandlerFunc{produce("e1", nil), publishing(b, produce("e1", nil))} {
 		_, err := b.inbox.Middleware(h)(message.NewMessage("m1", nil))
 		kindOf(t, err, chain.Failed)

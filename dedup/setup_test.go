@@ -27,59 +27,37 @@ const consumer = "payments"
 // bench is a database with an inbox and a table of effects. This table has no unique
 // constraint, so that a repeated effect is visible.
 type bench struct {
-	*testing.T
-	kit.Database
+	*kit.Bench
 
-	config schema.Config
-	box    *outbox.Outbox
-	inbox  *dedup.Inbox
+	box   *outbox.Outbox
+	inbox *dedup.Inbox
 }
 
 func newBench(t *testing.T, db kit.Database, change func(*dedup.Config)) *bench {
 	t.Helper()
-	return newBenchIn(t, db, schema.Config{Dialect: schema.Dialect(db.Dialect)}, change)
+	return newBenchIn(t, db, schema.Config{}, change)
 }
 
 func newBenchIn(t *testing.T, db kit.Database, tables schema.Config, change func(*dedup.Config)) *bench {
 	t.Helper()
-	b := &bench{T: t, Database: db, config: tables}
-	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
-		t.Fatal(err)
-	}
-	b.exec(`CREATE TABLE effects (message_id text NOT NULL)`)
+	b := &bench{Bench: kit.NewBench(t, db, tables)}
+	b.Exec(`CREATE TABLE effects (message_id text NOT NULL)`)
 	var err error
-	if b.box, err = outbox.New(outbox.Config{Schema: b.config}); err != nil {
-		t.Fatal(err)
-	}
-	config := dedup.Config{Schema: b.config, Consumer: consumer, Outbox: b.box.Publisher, Logger: kit.Logger(t)}
+	b.box, err = outbox.New(outbox.Config{Schema: b.Config})
+	kit.OK(t, err)
+	config := dedup.Config{Schema: b.Config, Consumer: consumer, Outbox: b.box.Publisher, Logger: kit.Logger(t)}
 	if change != nil {
 		change(&config)
 	}
-	if b.inbox, err = dedup.New(db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	b.inbox, err = dedup.New(db.DB, config)
+	kit.OK(t, err)
 	return b
-}
-
-func (b *bench) exec(query string, args ...any) {
-	b.Helper()
-	if _, err := b.ExecContext(b.Context(), query, args...); err != nil {
-		b.Fatal(err)
-	}
-}
-
-func (b *bench) count(what string) (n int) {
-	b.Helper()
-	if err := b.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
 }
 
 // expect checks the numbers of effects, inbox rows and outbox rows.
 func (b *bench) expect(effects, done, events int) {
 	b.Helper()
-	if got := [3]int{b.count("effects"), b.count("once_inbox"), b.count("once_outbox")}; got != [3]int{effects, done, events} {
+	if got := [3]int{b.Count("effects"), b.Count("once_inbox"), b.Count("once_outbox")}; got != [3]int{effects, done, events} {
 		b.Fatalf("effects, inbox, outbox are %v, want %v", got, [3]int{effects, done, events})
 	}
 }
@@ -112,13 +90,8 @@ var errHandler = errors.New("handler failed")
 
 func terminate(t *testing.T, db *sql.DB, tx *sql.Tx) {
 	t.Helper()
-	var pid int
-	if err := tx.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.ExecContext(t.Context(), `SELECT pg_terminate_backend($1, 5000)`, pid); err != nil {
-		t.Fatal(err)
-	}
+	pid := kit.One[int](t, tx, `SELECT pg_backend_pid()`)
+	kit.Exec(t, db, `SELECT pg_terminate_backend($1, 5000)`, pid)
 }
 
 // counting counts the writes of its connections. lib/pq writes once for each round trip.
@@ -163,25 +136,19 @@ func TestOneTransactionIn32PaysForItsCheck(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	connector, err := pq.NewConnector(db.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	trips := &counting{}
 	connector.Dialer(trips)
 	db.DB = sql.OpenDB(connector)
 	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, db.Close())
 	})
 	db.SetMaxOpenConns(1)
 	b := newBench(t, db, nil)
 	handle := func(from, to int) int64 {
 		before := trips.writes.Load()
 		for n := from; n < to; n++ {
-			if _, err := b.inbox.Middleware(apply)(message.NewMessage(fmt.Sprint("m", n), nil)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage(fmt.Sprint("m", n), nil))))
 		}
 		return trips.writes.Load() - before
 	}
@@ -221,9 +188,7 @@ func TestAllTransactionsAreCheckedAfterOneThatItsHandlerEnded(t *testing.T) {
 			}
 			const harmless = `INSERT INTO effects (message_id) VALUES ('m')`
 			for n < 130 || c.checked && n < 159 {
-				if err := handle(harmless); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, handle(harmless))
 			}
 			if err := handle(c.statement); err == nil {
 				t.Fatalf("message %d: the transaction has ended, and there is no error", n)

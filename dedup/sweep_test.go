@@ -25,34 +25,28 @@ func (b *bench) age(by time.Duration) {
 		`UPDATE {inbox} SET processed_at = {after $1}`,
 		`UPDATE {parked} SET finished_at = {after $1} WHERE finished_at IS NOT NULL`,
 	} {
-		b.exec(d.SQL(query), -by.Milliseconds())
+		b.Exec(d.SQL(query), -by.Milliseconds())
 	}
 }
 
 func (b *bench) store() *parkedrows.Store {
 	b.Helper()
-	store, err := parkedrows.NewStore(b.DB, b.config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	store, err := parkedrows.NewStore(b.DB, b.Config)
+	kit.OK(b, err)
 	return store
 }
 
 func (b *bench) sweep() int64 {
 	b.Helper()
 	n, err := b.inbox.Sweep(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return n
 }
 
 func (b *bench) handle(h message.HandlerFunc, ids ...string) {
 	b.Helper()
 	for _, id := range ids {
-		if _, err := b.inbox.Middleware(h)(message.NewMessage(id, nil)); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, kit.Err(b.inbox.Middleware(h)(message.NewMessage(id, nil))))
 	}
 }
 
@@ -66,7 +60,7 @@ func TestSweepRemovesOnlyExpiredRows(t *testing.T) {
 		for n := range values {
 			values[n] = fmt.Sprintf(`('old-%d', 'payments', '')`, n)
 		}
-		b.exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ` + strings.Join(values, ","))
+		b.Exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ` + strings.Join(values, ","))
 		b.age(9 * 24 * time.Hour)
 		b.handle(apply, "young")
 		if n := b.sweep(); n != old {
@@ -92,26 +86,24 @@ func TestMessageThatMayRunAgainIsRemembered(t *testing.T) {
 		b.handle(apply, "waiting", "quarantined", "others", "resolved", "discarded", "gone")
 		park := func(who, id string) {
 			d := &parkedrows.Delivery{Consumer: who, Topic: "t"}
-			if _, err := store.Quarantine(ctx, d, message.NewMessage(id, nil), parkedrows.Failure{Err: errHandler}, nil); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(store.Quarantine(ctx, d, message.NewMessage(id, nil), parkedrows.Failure{Err: errHandler}, nil)))
 		}
 		for _, id := range []string{"waiting", "quarantined", "resolved", "discarded"} {
 			park(consumer, id)
 		}
 		park("inventory", "others")
 		for _, id := range []string{"waiting", "resolved", "discarded"} {
-			b.exec(`UPDATE once_parked SET state = '` + id + `' WHERE message_id = '` + id + `'`)
+			b.Exec(`UPDATE once_parked SET state = '` + id + `' WHERE message_id = '` + id + `'`)
 		}
-		b.exec(store.Dialect().SQL(`UPDATE {parked} SET finished_at = {now} WHERE state IN ('resolved', 'discarded')`))
+		b.Exec(store.Dialect().SQL(`UPDATE {parked} SET finished_at = {now} WHERE state IN ('resolved', 'discarded')`))
 		b.age(365 * 24 * time.Hour)
 		b.sweep()
-		left := b.count(`once_inbox WHERE message_id IN ('waiting', 'quarantined')`)
-		if left != 2 || b.count(`once_inbox`) != 2 {
-			t.Errorf("%d of 2 that may come back are remembered, and %d in all", left, b.count(`once_inbox`))
+		left := b.Count(`once_inbox WHERE message_id IN ('waiting', 'quarantined')`)
+		if left != 2 || b.Count(`once_inbox`) != 2 {
+			t.Errorf("%d of 2 that may come back are remembered, and %d in all", left, b.Count(`once_inbox`))
 		}
-		if n := b.count(`once_parked WHERE state IN ('waiting', 'quarantined')`); n != 3 || b.count(`once_parked`) != 3 {
-			t.Errorf("of the parked %d are left, and %d in all", n, b.count(`once_parked`))
+		if n := b.Count(`once_parked WHERE state IN ('waiting', 'quarantined')`); n != 3 || b.Count(`once_parked`) != 3 {
+			t.Errorf("of the parked %d are left, and %d in all", n, b.Count(`once_parked`))
 		}
 		b.handle(apply, "waiting", "quarantined")
 		b.expect(6, 2, 0) // six effects: nothing was applied again since the beginning of the test
@@ -128,16 +120,14 @@ func TestEntriesOfAFinishedReplayAreRemoved(t *testing.T) {
 		b := newBench(t, db, nil)
 		d := &parkedrows.Delivery{Consumer: consumer, Topic: "t"}
 		for _, state := range []string{"paused", "stopped", "finished"} {
-			if _, err := b.store().Quarantine(t.Context(), d, message.NewMessage(state, nil), parkedrows.Failure{Err: errHandler}, nil); err != nil {
-				t.Fatal(err)
-			}
-			b.exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id)
+			kit.OK(t, kit.Err(b.store().Quarantine(t.Context(), d, message.NewMessage(state, nil), parkedrows.Failure{Err: errHandler}, nil)))
+			b.Exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id)
 				VALUES ('payments', '{}', '{}', 'test', '', $1, 1, 1)`, state)
-			b.exec(b.store().Dialect().SQL(`UPDATE {parked} SET state = 'resolved', finished_at = {now},
+			b.Exec(b.store().Dialect().SQL(`UPDATE {parked} SET state = 'resolved', finished_at = {now},
 				replay_id = (SELECT MAX(id) FROM once_replays) WHERE message_id = $1`), state)
 		}
 		b.age(aYear)
-		if n := b.sweep(); n != 1 || b.count(`once_parked WHERE message_id = 'finished'`) != 0 {
+		if n := b.sweep(); n != 1 || b.Count(`once_parked WHERE message_id = 'finished'`) != 0 {
 			t.Errorf("%d entries are removed, want the one of the finished replay", n)
 		}
 	})
@@ -152,21 +142,13 @@ func TestDiscardedMessageIsRememberedForTheRetention(t *testing.T) {
 		msg := message.NewMessage("m1", []byte("body"))
 		d := &parkedrows.Delivery{Consumer: consumer, Topic: "t"}
 		id, err := store.Quarantine(t.Context(), d, msg, parkedrows.Failure{Err: errHandler}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		entries, err := quarantine.New(db.DB, operate.Config{Schema: store.Dialect().Config()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := entries.Discard(t.Context(), operate.Act{Actor: "test", Why: "test"}, id); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
+		kit.OK(t, entries.Discard(t.Context(), operate.Act{Actor: "test", Why: "test"}, id))
 		b.age(29 * 24 * time.Hour)
 		b.sweep()
-		if _, err := b.inbox.Middleware(apply)(msg.Copy()); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(b.inbox.Middleware(apply)(msg.Copy())))
 		b.expect(0, 1, 0)
 	})
 }
@@ -181,12 +163,10 @@ func TestRunSweepsUntilItsContextEnds(t *testing.T) {
 		for range 2 { // Run must sweep again and again
 			b.handle(apply, "m1")
 			b.age(31 * 24 * time.Hour)
-			kit.Eventually(t, 20*time.Second, "it is forgotten", func() bool { return b.count("once_inbox") == 0 })
+			kit.Eventually(t, 20*time.Second, "it is forgotten", func() bool { return b.Count("once_inbox") == 0 })
 		}
 		cancel()
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, <-ended)
 	})
 }
 
@@ -205,9 +185,7 @@ func TestRetentionShorterThanMaxDuplicateAgeIsRefused(t *testing.T) {
 			t.Errorf("%+v: %v", config, err)
 		}
 	}
-	if _, err := dedup.New(db.DB, dedup.Config{Retention: time.Hour, MaxDuplicateAge: time.Hour}); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, kit.Err(dedup.New(db.DB, dedup.Config{Retention: time.Hour, MaxDuplicateAge: time.Hour})))
 }
 
 func TestInboxThatIsNeverSweptIsLoggedOnce(t *testing.T) {
@@ -250,21 +228,21 @@ func TestSweepDoesNotReadTheWholeInbox(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
 	fill := func(rows int, days string) {
-		b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
+		b.Exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
 			SELECT gen_random_uuid(), 'payments', sha256('body'), now() - `+days+` * random() * interval '1 day'
 			FROM generate_series(1, $1)`, rows)
 	}
 	fill(40_000, `60`)
-	b.exec(`DELETE FROM once_inbox WHERE processed_at < now() - interval '29 days'`)
-	b.exec(`VACUUM once_inbox`)
+	b.Exec(`DELETE FROM once_inbox WHERE processed_at < now() - interval '29 days'`)
+	b.Exec(`VACUUM once_inbox`)
 	fill(20_000, `29`)
-	b.exec(`VACUUM ANALYZE once_inbox`)
-	pages := b.count(`generate_series(1, pg_relation_size('once_inbox') / 8192)`)
+	b.Exec(`VACUUM ANALYZE once_inbox`)
+	pages := b.Count(`generate_series(1, pg_relation_size('once_inbox') / 8192)`)
 
 	if read, rows := b.cost(31 * 24 * time.Hour); rows != 0 || read > 20 {
 		t.Errorf("nothing is too old, and %d of %d pages were read for %d rows", read, pages, rows)
 	}
-	b.exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days'
+	b.Exec(`UPDATE once_inbox SET processed_at = now() - interval '40 days'
 		WHERE message_id IN (SELECT message_id FROM once_inbox LIMIT 50)`)
 	if read, rows := b.cost(31 * 24 * time.Hour); rows != 50 || read > 50*20 {
 		t.Errorf("for %d rows, of which 50 are too old, %d of %d pages were read", rows, read, pages)
@@ -282,15 +260,11 @@ func (b *bench) cost(retention time.Duration) (pages, rows int) {
 func (b *bench) explained(query string, args ...any) (pages, rows int) {
 	b.Helper()
 	tx, err := b.BeginTx(b.Context(), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	defer func() { _ = tx.Rollback() }()
 	var explained []byte
 	query = `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ` + query
-	if err := tx.QueryRowContext(b.Context(), query, args...).Scan(&explained); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, tx.QueryRowContext(b.Context(), query, args...).Scan(&explained))
 	type node struct {
 		Hit  int     `json:"Shared Hit Blocks"`
 		Read int     `json:"Shared Read Blocks"`
@@ -301,9 +275,7 @@ func (b *bench) explained(query string, args ...any) (pages, rows int) {
 	var plans []struct {
 		Plan node `json:"Plan"`
 	}
-	if err := json.Unmarshal(explained, &plans); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, json.Unmarshal(explained, &plans))
 	top := plans[0].Plan
 	b.Logf("%d pages for %s", top.Hit+top.Read, explained)
 	return top.Hit + top.Read, int(top.Plans[0].Rows)
@@ -315,35 +287,33 @@ func TestSweepReadsEntriesOfARunningReplayOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
 	const kept, old = 20_000, 7000 // so many rows need four batches
-	b.exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id)
+	b.Exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id)
 		VALUES ('payments', '{}', '{}', 'test', '', 'stopped', 0, 0)`)
 	for replay, rows := range map[string]int{`(SELECT id FROM once_replays)`: kept, `NULL`: old} {
-		b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, replay_id, finished_at)
+		b.Exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, replay_id, finished_at)
 			SELECT 'payments', 't', gen_random_uuid(), '', '', 'resolved', now(), `+replay+`,
 			       now() - interval '40 days' - i * CASE WHEN `+replay+` IS NULL THEN 0.001 ELSE 10 END * interval '1 second'
 			FROM generate_series(1, $1) AS i`, rows)
 	}
-	b.exec(`VACUUM ANALYZE once_parked`)
+	b.Exec(`VACUUM ANALYZE once_parked`)
 	b.SetMaxIdleConns(0) // because a connection reports its statistics only when it ends
 	const statistics = `(SELECT seq_tup_read + idx_tup_fetch AS read, n_tup_del AS deleted
 		FROM pg_stat_user_tables WHERE relname = 'once_parked') AS s`
 	read := func() (rows int) {
 		t.Helper()
-		if err := b.QueryRowContext(t.Context(), `SELECT read FROM `+statistics).Scan(&rows); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.QueryRowContext(t.Context(), `SELECT read FROM `+statistics).Scan(&rows))
 		return rows
 	}
 	before := read()
 	if n := b.sweep(); n != old {
 		t.Fatalf("%d rows were removed, want %d", n, old)
 	}
-	kit.Eventually(t, 20*time.Second, "all is told", func() bool { return b.count(statistics+` WHERE deleted = 7000`) == 1 })
+	kit.Eventually(t, 20*time.Second, "all is told", func() bool { return b.Count(statistics+` WHERE deleted = 7000`) == 1 })
 	// A removed row is read twice: when it is found and when it is deleted.
 	if rows := read() - before; rows > kept+4*old {
 		t.Errorf("%d rows were read, of %d that stay and %d that go", rows, kept, old)
 	}
-	if n := b.sweep() + int64(b.count(`once_parked`)); n != kept {
+	if n := b.sweep() + int64(b.Count(`once_parked`)); n != kept {
 		t.Errorf("%d rows are left, want %d", n, kept)
 	}
 }
@@ -357,13 +327,13 @@ func TestSweepReadsParkedMessagesForTheirKeysOnce(t *testing.T) {
 	for n := range 3 {
 		b.parkAs("quarantined", fmt.Sprintf("B%d", n), fmt.Sprintf("order-%d", n))
 	}
-	b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, dedup_key)
+	b.Exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, dedup_key)
 		SELECT 'payments', 't', 'p' || i, '', '', 'quarantined', now(), 'key:' || i FROM generate_series(1, $1) AS i`, kept)
 	b.ageParked()
-	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
+	b.Exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
 		SELECT 'key:' || i, 'payments', '', now() - interval '40 days' + i * interval '1 second' FROM generate_series(1, $1) AS i`, kept+old)
-	b.exec(`VACUUM ANALYZE once_parked`)
-	b.exec(`VACUUM ANALYZE once_inbox`)
+	b.Exec(`VACUUM ANALYZE once_parked`)
+	b.Exec(`VACUUM ANALYZE once_inbox`)
 
 	query, args := dedup.SweepQuery(b.inbox), []any{-31 * 24 * time.Hour.Milliseconds(), 2000, time.Now().UnixMilli(), 0}
 	if read, rows := b.explained(query, args...); rows != 2000 || read > 30*(kept+2000) {
@@ -372,7 +342,7 @@ func TestSweepReadsParkedMessagesForTheirKeysOnce(t *testing.T) {
 	if n := b.sweep(); n != old {
 		t.Errorf("%d keys were removed, want %d", n, old)
 	}
-	if n := b.count(`once_parked WHERE dedup_key IS NULL`); n != 0 {
+	if n := b.Count(`once_parked WHERE dedup_key IS NULL`); n != 0 {
 		t.Errorf("the keys of %d parked messages are not known", n)
 	}
 }
@@ -384,14 +354,14 @@ func TestSweepOfKeysDoesNotReadTheQuarantine(t *testing.T) {
 	b := newBench(t, kit.Postgres(t), byPayload)
 	const entries, keys = 20_000, 100
 	for consumer, key := range map[string]string{"payments": "'key:' || i", "mails": "NULL"} {
-		b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, created_at, dedup_key)
+		b.Exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, created_at, dedup_key)
 			SELECT '`+consumer+`', 't', 'p' || i, '', repeat('x', 500)::bytea, 'quarantined', now(), now() - interval '1 year', `+key+`
 			FROM generate_series(1, $1) AS i`, entries)
 	}
-	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
+	b.Exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
 		SELECT 'key:old' || i, 'payments', '', now() - interval '40 days' FROM generate_series(1, $1) AS i`, keys)
-	b.exec(`VACUUM ANALYZE once_parked`)
-	b.exec(`VACUUM ANALYZE once_inbox`)
+	b.Exec(`VACUUM ANALYZE once_parked`)
+	b.Exec(`VACUUM ANALYZE once_inbox`)
 	now := time.Now().UnixMilli()
 	if read, rows := b.explained(dedup.SweepQuery(b.inbox), -31*24*time.Hour.Milliseconds(), 2000, now, now); rows != keys || read > 30*keys {
 		t.Errorf("for %d keys, %d pages were read", rows, read)
@@ -416,20 +386,18 @@ func TestFailingSweepsAreLoggedOnce(t *testing.T) {
 		go func() { ended <- b.inbox.Run(ctx) }()
 		const failed, works = "Sweep of the inbox failed", "Sweep of the inbox works again"
 		for times := 1; times <= 2; times++ {
-			b.exec(`ALTER TABLE once_inbox RENAME TO away`)
+			b.Exec(`ALTER TABLE once_inbox RENAME TO away`)
 			kit.Eventually(t, time.Minute, "it fails", func() bool { return logs.Count(failed) == times })
 			for range 5 { // sweeps fail in the meantime
 				if _, err := b.inbox.Sweep(t.Context()); err == nil {
 					t.Error("a sweep without its table does not fail")
 				}
 			}
-			b.exec(`ALTER TABLE away RENAME TO once_inbox`)
+			b.Exec(`ALTER TABLE away RENAME TO once_inbox`)
 			kit.Eventually(t, time.Minute, "it works", func() bool { return logs.Count(works) == times })
 		}
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, <-ended)
 		if f, w := logs.Count(failed), logs.Count(works); f != 2 || w != 2 {
 			t.Errorf("%d failures and %d recoveries are logged: %v", f, w, logs.Lines())
 		}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 var goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
@@ -24,27 +26,19 @@ func unindent(code string) string {
 func TestCodeInTheDocsCompiles(t *testing.T) {
 	var compiled string
 	files, err := filepath.Glob("docs/snippets*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for _, file := range append(files, "tests/dropin/snippets_test.go", "tests/dropin/cqrs_page_test.go", "tests/pgxoutbox/snippets_test.go",
 		"tests/stock/snippets_test.go", "examples/first/main.go") {
 		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		compiled += unindent(string(source))
 	}
 	pages, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	blocks := 0
 	for _, page := range append(pages, "README.md") {
 		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		for _, block := range goBlock.FindAllStringSubmatch(string(text), -1) {
 			blocks++
 			if !strings.Contains(compiled, unindent(block[1])) {
@@ -74,19 +68,13 @@ func anchors(page string) []string {
 
 func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
 	pages, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	deeper, err := filepath.Glob("docs/*/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for _, page := range append(append(pages, deeper...), "README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md",
 		"cmd/once/JSON.md", "examples/minimal/README.md", "examples/orders/README.md") {
 		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		for _, target := range link.FindAllStringSubmatch(goBlock.ReplaceAllString(string(text), ""), -1) {
 			path := page
 			if target[1] != "" {
@@ -100,9 +88,7 @@ func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
 				continue
 			}
 			there, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if !slices.Contains(anchors(string(there)), target[2]) {
 				t.Errorf("%s: %s has no part %s", page, path, target[2])
 			}
@@ -113,18 +99,12 @@ func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
 // A page that is longer answers more than one question.
 func TestPagesAreShort(t *testing.T) {
 	pages, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	contributing, err := filepath.Glob("docs/contributing/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for _, page := range append(append(pages, contributing...), "README.md") {
 		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		most := 300
 		if page == "README.md" {
 			most = 200
@@ -145,15 +125,13 @@ var (
 // it, or in its own name.
 func TestEveryTrapIsInTheDocs(t *testing.T) {
 	page, err := os.ReadFile("docs/contributing/traps.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	rows := map[string]string{} // cells of the column of tests, by trap
 	for _, row := range trapRow.FindAllStringSubmatch(string(page), -1) {
 		rows[row[1]] = row[2]
 	}
 	found := 0
-	err = filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+	kit.OK(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
@@ -167,10 +145,7 @@ func TestEveryTrapIsInTheDocs(t *testing.T) {
 			}
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if len(rows) < 50 || found < 50 {
 		t.Errorf("only %d rows and %d tests were found", len(rows), found)
 	}

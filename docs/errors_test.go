@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 var update = flag.Bool("update", false, "write docs/errors.md")
@@ -69,9 +71,7 @@ func TestErrorsPageListsEveryExportedError(t *testing.T) {
 	slices.SortFunc(rows, func(a, b string) int { return strings.Compare(strings.ToLower(a), strings.ToLower(b)) })
 	want := errorsHead + strings.Join(rows, "")
 	if *update {
-		if err := os.WriteFile("docs/errors.md", []byte(want), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, os.WriteFile("docs/errors.md", []byte(want), 0o600))
 	}
 	if got, err := os.ReadFile("docs/errors.md"); err != nil || string(got) != want {
 		t.Errorf("docs/errors.md is not what the code says (%v): run go test ./docs -run TestErrorsPage -update", err)
@@ -126,7 +126,7 @@ func sources(t *testing.T) map[string]*ast.File {
 	t.Helper()
 	files := map[string]*ast.File{}
 	set := token.NewFileSet()
-	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+	kit.OK(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -138,10 +138,7 @@ func sources(t *testing.T) map[string]*ast.File {
 		}
 		files[filepath.ToSlash(path)], err = parser.ParseFile(set, path, nil, parser.ParseComments|parser.SkipObjectResolution)
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return files
 }
 
@@ -205,15 +202,11 @@ var (
 // The log lines that the page about trouble explains are in the code.
 func TestLogLinesOfThePageAreInTheCode(t *testing.T) {
 	page, err := os.ReadFile("docs/trouble.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	var code strings.Builder
 	for path := range sources(t) {
 		source, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		code.WriteString(spaces.ReplaceAllString(string(source), ""))
 	}
 	lines := logged.FindAllStringSubmatch(string(page), -1)

@@ -57,7 +57,7 @@ func TestMessagesAreStoredInBatches(t *testing.T) {
 	b.send(msgs[3:]...) // a full batch is stored before BatchWait is over
 	b.acked(msgs...)
 	b.handles(ids...)
-	batches := b.count(`(SELECT created_at FROM once_parked GROUP BY created_at HAVING COUNT(*) = 4) AS batches`)
+	batches := b.Count(`(SELECT created_at FROM once_parked GROUP BY created_at HAVING COUNT(*) = 4) AS batches`)
 	if batches != 3 { // all rows of a transaction have the same created_at
 		t.Errorf("%d transactions, want 3", batches)
 	}
@@ -143,7 +143,7 @@ func TestTrap34CopiesAreHandledOnce(t *testing.T) {
 				if keep > 0 {
 					want = 2
 				}
-				b.eventually("rows are settled", func() bool { return len(b.entries(parkedrows.Resolved)) == want && len(b.entries()) == want })
+				b.Eventually("rows are settled", func() bool { return len(b.entries(parkedrows.Resolved)) == want && len(b.entries()) == want })
 			})
 		})
 	}
@@ -160,13 +160,13 @@ func TestRowsAreRemovedAfterKeepHandled(t *testing.T) {
 		b.send(msgs...)
 		b.acked(msgs...)
 		b.handles(ids...)
-		b.exec(`UPDATE once_parked SET replays = 1 WHERE message_id = 'replayed'`)
-		b.exec(`UPDATE once_parked SET consumer = 'other' WHERE message_id = 'other'`)
+		b.Exec(`UPDATE once_parked SET replays = 1 WHERE message_id = 'replayed'`)
+		b.Exec(`UPDATE once_parked SET consumer = 'other' WHERE message_id = 'other'`)
 		ago := `finished_at - interval '61 minutes'`
 		if db.Dialect == "sqlite" {
 			ago = `finished_at - 61 * 60 * 1000`
 		}
-		b.exec(`UPDATE once_parked SET finished_at = ` + ago + ` WHERE message_id <> 'new'`)
+		b.Exec(`UPDATE once_parked SET finished_at = ` + ago + ` WHERE message_id <> 'new'`)
 		// The sweep of the subscription does not disturb the test, because it runs only
 		// every tenth of KeepHandled.
 		for want, limit := range []int{1, 0} {
@@ -187,7 +187,7 @@ func TestSubscriptionRemovesKeptRows(t *testing.T) {
 	b.send(msgs...)
 	b.acked(msgs...)
 	b.handles("m1")
-	b.eventually("the row is gone", func() bool { return len(b.entries()) == 0 })
+	b.Eventually("the row is gone", func() bool { return len(b.entries()) == 0 })
 }
 
 // When the consumer closes, claimed messages are released, and neither a crash nor an
@@ -207,13 +207,13 @@ func TestCloseReleasesMessagesClaimedAhead(t *testing.T) {
 		b.send(msgs...)
 		b.acked(msgs...)
 		<-entered
-		b.eventually("all are claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 5 })
+		b.Eventually("all are claimed", func() bool { return b.Count(`once_parked WHERE token IS NOT NULL`) == 5 })
 		closed := make(chan error, 1)
 		go func() { closed <- b.router.Close() }()
 		if db.Dialect == "postgres" { // with SQLite, the running handler is the only writer
-			b.eventually("the others are released", func() bool { return b.count(`once_parked WHERE token IS NULL AND crashes = 0`) == 4 })
+			b.Eventually("the others are released", func() bool { return b.Count(`once_parked WHERE token IS NULL AND crashes = 0`) == 4 })
 		}
-		b.eventually("the subscription is closing", func() bool {
+		b.Eventually("the subscription is closing", func() bool {
 			select {
 			case _, open := <-b.transport.Messages:
 				return !open
@@ -222,10 +222,8 @@ func TestCloseReleasesMessagesClaimedAhead(t *testing.T) {
 			}
 		})
 		close(release)
-		if err := <-closed; err != nil {
-			t.Error(err)
-		}
-		handled, left := b.count(`once_inbox`), b.count(`once_parked WHERE state = 'waiting' AND token IS NULL AND crashes = 0`)
+		kit.Check(t, <-closed)
+		handled, left := b.Count(`once_inbox`), b.Count(`once_parked WHERE state = 'waiting' AND token IS NULL AND crashes = 0`)
 		if handled+left != 5 || left < 3 { // a second message may have been given to a handler at the same time
 			t.Errorf("%d handled, %d left", handled, left)
 		}
@@ -246,9 +244,7 @@ func TestConfigErrorNamesEveryInvalidField(t *testing.T) {
 
 func TestSubscribeErrorNamesMissingPart(t *testing.T) {
 	storage, err := durable.New(new(sql.DB), durable.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	sub := storage.Subscriber(kit.NewSubscriber())
 	if _, err := sub.Subscribe(t.Context(), topic); err == nil || !strings.Contains(err.Error(), "retry's Subscriber") {
 		t.Errorf("without retry's Subscriber: %v", err)
@@ -258,9 +254,7 @@ func TestSubscribeErrorNamesMissingPart(t *testing.T) {
 		t.Errorf("without a subscriber: %v", err)
 	}
 	for range 2 {
-		if err := sub.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, sub.Close())
 	}
 	if _, err := sub.Subscribe(ctx, topic); err == nil || err.Error() != "durable: the subscriber is closed" {
 		t.Errorf("after Close: %v", err)
@@ -297,19 +291,17 @@ func TestTenantWithFewMessagesIsServedSoon(t *testing.T) {
 			for n, msg := range many {
 				msg.UUID = fmt.Sprintf("%s-%p-%d", "many", &many, n)
 			}
-			if err := b.parked.Deliver(t.Context(), topic, []string{consumer}, many...); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, b.parked.Deliver(t.Context(), topic, []string{consumer}, many...))
 		}
 		b.run(durable.Config{}, fine)
-		b.eventually("some are handled", func() bool { return len(b.handledSoFar()) > 0 })
+		b.Eventually("some are handled", func() bool { return len(b.handledSoFar()) > 0 })
 		few := ofTenant("few", 10)
 		b.send(few...)
 		b.acked(few...)
 		stored := len(b.handledSoFar())
 		isFew := func(id string) bool { return strings.HasPrefix(id, "few") }
 		var all []string
-		b.eventually("the messages of the small tenant are handled", func() bool {
+		b.Eventually("the messages of the small tenant are handled", func() bool {
 			all = b.handledSoFar()
 			return len(slices.DeleteFunc(slices.Clone(all), not(isFew))) == len(few)
 		})
@@ -321,9 +313,7 @@ func TestTenantWithFewMessagesIsServedSoon(t *testing.T) {
 		if between := last - stored; between > 150 {
 			t.Errorf("%d messages were handled before the last message of the small tenant", between)
 		}
-		if err := b.router.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.router.Close())
 	})
 }
 
@@ -345,17 +335,15 @@ func inOrder(t *testing.T, ids ...string) (*bench, []*message.Message) {
 // have failed.
 func (b *bench) failing(condition, sqlState string) (tries func() int, repair func()) {
 	b.Helper()
-	b.exec(`CREATE SEQUENCE tries`)
-	b.exec(fmt.Sprintf(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+	b.Exec(`CREATE SEQUENCE tries`)
+	b.Exec(fmt.Sprintf(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM nextval('tries'); RAISE EXCEPTION 'fails' USING ERRCODE = '%s'; END $$`, sqlState))
-	b.exec(fmt.Sprintf(`CREATE TRIGGER fail BEFORE INSERT ON once_parked FOR EACH ROW WHEN (%s) EXECUTE FUNCTION fail()`, condition))
+	b.Exec(fmt.Sprintf(`CREATE TRIGGER fail BEFORE INSERT ON once_parked FOR EACH ROW WHEN (%s) EXECUTE FUNCTION fail()`, condition))
 	tries = func() (n int) {
-		if err := b.QueryRowContext(b.Context(), `SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM tries`).Scan(&n); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.QueryRowContext(b.Context(), `SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM tries`).Scan(&n))
 		return n
 	}
-	return tries, func() { b.exec(`DROP TRIGGER fail ON once_parked`) }
+	return tries, func() { b.Exec(`DROP TRIGGER fail ON once_parked`) }
 }
 
 const (
@@ -370,7 +358,7 @@ func TestKeyOrderNacksNothingDuringOutage(t *testing.T) {
 	tries, repair := b.failing("true", away)
 	b.run(durable.Config{BatchSize: 1, UnackedWait: time.Nanosecond}, fine)
 	b.send(msgs...)
-	b.eventually("the insert was tried twice", func() bool { return tries() >= 2 })
+	b.Eventually("the insert was tried twice", func() bool { return tries() >= 2 })
 	repair()
 	b.acked(msgs...)
 	b.handles("m1", "m2")
@@ -383,10 +371,8 @@ func TestKeyOrderShutdownNacksAllLaterMessages(t *testing.T) {
 	tries, repair := b.failing("NEW.message_id = 'm1'", away)
 	b.run(durable.Config{BatchSize: 1}, fine)
 	b.send(msgs...)
-	b.eventually("the insert was tried", func() bool { return tries() >= 1 })
-	if err := b.router.Close(); err != nil {
-		t.Error(err)
-	}
+	b.Eventually("the insert was tried", func() bool { return tries() >= 1 })
+	kit.Check(t, b.router.Close())
 	repair()
 	for _, msg := range msgs {
 		select {
@@ -404,7 +390,7 @@ func TestKeyOrderRefusedMessageIsNotOvertaken(t *testing.T) {
 	tries, repair := b.failing("NEW.message_id = 'm1'", refused)
 	b.run(durable.Config{BatchSize: 2, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
 	b.send(msgs...)
-	b.eventually("the batch was tried, then the first message alone, then again", func() bool { return tries() >= 3 })
+	b.Eventually("the batch was tried, then the first message alone, then again", func() bool { return tries() >= 3 })
 	b.unacked(msgs...)
 	repair()
 	b.acked(msgs...)

@@ -21,12 +21,12 @@ func TestTrap73MessagesStayUnackedWhileTableIsMissing(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{BatchSize: 2}, fine)
-		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
+		b.Exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 		msgs := messages("m1", "m2", "m3", "m4")
 		b.send(msgs...)
-		b.exec(`CREATE TABLE witness (id INTEGER)`) // takes longer than the first attempt to store the message
+		b.Exec(`CREATE TABLE witness (id INTEGER)`) // takes longer than the first attempt to store the message
 		b.unacked(msgs...)
-		b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+		b.Exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
 		b.acked(msgs...)
 		b.handles("m1", "m2", "m3", "m4")
 	})
@@ -37,7 +37,7 @@ func TestTrap73MessagesStayUnackedWhileTableIsMissing(t *testing.T) {
 func TestOutageStopsReceiving(t *testing.T) {
 	b := newBench(t, kit.SQLite(t))
 	b.run(durable.Config{BatchSize: 1}, fine)
-	b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
+	b.Exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 	msgs := messages("m1", "m2", "m3", "m4")
 	b.send(msgs[:3]...) // the first is refused and passed; the second is refused, so all must wait; the third is collected
 	select {
@@ -45,7 +45,7 @@ func TestOutageStopsReceiving(t *testing.T) {
 		t.Error("a fourth message is received")
 	case <-time.After(100 * time.Millisecond):
 	}
-	b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+	b.Exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
 	b.send(msgs[3])
 	b.acked(msgs...)
 }
@@ -57,7 +57,7 @@ func TestTrap46MessagesAreNackedAfterUnackedWait(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{BatchSize: 1, UnackedWait: 200 * time.Millisecond}, fine)
-		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
+		b.Exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 		msgs := messages("m1", "m2")
 		b.send(msgs...)
 		for _, msg := range msgs {
@@ -67,7 +67,7 @@ func TestTrap46MessagesAreNackedAfterUnackedWait(t *testing.T) {
 				t.Fatal("acked without being stored")
 			}
 		}
-		b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+		b.Exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
 	})
 }
 
@@ -76,18 +76,16 @@ func TestCloseNacksMessagesThatCannotBeStored(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.run(durable.Config{}, fine)
-		b.exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
+		b.Exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 		msgs := messages("m1")
 		b.send(msgs...)
-		if err := b.router.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, b.router.Close())
 		select {
 		case <-msgs[0].Nacked():
 		default:
 			t.Error("not nacked")
 		}
-		b.exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
+		b.Exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
 	})
 }
 
@@ -95,10 +93,10 @@ func TestRefusedMessageDoesNotStopNeighbours(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		if db.Dialect == "sqlite" {
-			b.exec(`CREATE TRIGGER refuse BEFORE INSERT ON once_parked WHEN NEW.message_id = 'refused'
+			b.Exec(`CREATE TRIGGER refuse BEFORE INSERT ON once_parked WHEN NEW.message_id = 'refused'
 				BEGIN SELECT RAISE(ABORT, 'refused'); END`)
 		} else {
-			b.exec(`ALTER TABLE once_parked ADD CONSTRAINT refuse CHECK (message_id <> 'refused')`)
+			b.Exec(`ALTER TABLE once_parked ADD CONSTRAINT refuse CHECK (message_id <> 'refused')`)
 		}
 		b.run(durable.Config{BatchWait: 100 * time.Millisecond}, fine)
 		msgs := messages("m1", "refused", "m2", "m3")
@@ -108,9 +106,9 @@ func TestRefusedMessageDoesNotStopNeighbours(t *testing.T) {
 		b.acked(msgs[3]) // messages that arrive later are stored, too
 		b.unacked(msgs[1])
 		if db.Dialect == "sqlite" {
-			b.exec(`DROP TRIGGER refuse`)
+			b.Exec(`DROP TRIGGER refuse`)
 		} else {
-			b.exec(`ALTER TABLE once_parked DROP CONSTRAINT refuse`)
+			b.Exec(`ALTER TABLE once_parked DROP CONSTRAINT refuse`)
 		}
 		b.acked(msgs...)
 		b.handles("m1", "m2", "m3", "refused")
@@ -119,7 +117,7 @@ func TestRefusedMessageDoesNotStopNeighbours(t *testing.T) {
 
 func TestSeveralRefusedMessagesDelayNeighboursShortly(t *testing.T) {
 	b := newBench(t, kit.Postgres(t))
-	b.exec(`ALTER TABLE once_parked ADD CONSTRAINT refuse CHECK (message_id NOT LIKE 'refused%')`)
+	b.Exec(`ALTER TABLE once_parked ADD CONSTRAINT refuse CHECK (message_id NOT LIKE 'refused%')`)
 	b.run(durable.Config{BatchSize: 1}, fine)
 	msgs := messages("refused1", "refused2", "m1")
 	began := time.Now()
@@ -129,7 +127,7 @@ func TestSeveralRefusedMessagesDelayNeighboursShortly(t *testing.T) {
 		t.Errorf("later messages waited for %v", took)
 	}
 	b.unacked(msgs[:2]...)
-	b.exec(`ALTER TABLE once_parked DROP CONSTRAINT refuse`)
+	b.Exec(`ALTER TABLE once_parked DROP CONSTRAINT refuse`)
 	b.acked(msgs...)
 	b.handles("m1", "refused1", "refused2")
 }
@@ -138,8 +136,8 @@ func TestSeveralRefusedMessagesDelayNeighboursShortly(t *testing.T) {
 // smaller batches. The whole batch would never be stored.
 func TestBatchIsSplitAfterTimeout(t *testing.T) {
 	b := newBench(t, kit.Postgres(t))
-	b.exec(`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`)
-	b.exec(`CREATE TRIGGER slowly BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION slowly()`)
+	b.Exec(`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`)
+	b.Exec(`CREATE TRIGGER slowly BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION slowly()`)
 	b.oneTry = time.Second
 	b.run(durable.Config{BatchSize: 10, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
 	ids := []string{"m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9"}
@@ -156,10 +154,10 @@ func TestBatchIsSplitAfterTimeout(t *testing.T) {
 
 func TestBatchIsSplitIfLocksRunOut(t *testing.T) {
 	b := newBench(t, kit.Postgres(t))
-	b.exec(`CREATE FUNCTION exhaust() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	b.Exec(`CREATE FUNCTION exhaust() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		IF (SELECT COUNT(*) FROM added) > 3 THEN RAISE 'out of shared memory' USING ERRCODE = 'out_of_memory'; END IF;
 		RETURN NULL; END $$`)
-	b.exec(`CREATE TRIGGER exhaust AFTER INSERT ON once_parked REFERENCING NEW TABLE AS added
+	b.Exec(`CREATE TRIGGER exhaust AFTER INSERT ON once_parked REFERENCING NEW TABLE AS added
 		FOR EACH STATEMENT EXECUTE FUNCTION exhaust()`)
 	b.run(durable.Config{BatchSize: 10, BatchWait: time.Minute}, fine)
 	ids := []string{"m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9"}
@@ -173,8 +171,8 @@ func TestBatchIsSplitIfLocksRunOut(t *testing.T) {
 // stored before it.
 func TestPartDoesNotOvertakePartWithoutAnswer(t *testing.T) {
 	b := newBench(t, kit.Postgres(t))
-	b.exec(`CREATE SEQUENCE calls`)
-	b.exec(`CREATE FUNCTION obstruct() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	b.Exec(`CREATE SEQUENCE calls`)
+	b.Exec(`CREATE FUNCTION obstruct() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		CASE nextval('calls')
 		WHEN 1 THEN PERFORM pg_sleep(60); -- the batch: from then on it is two parts
 		WHEN 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); -- the first one
@@ -182,7 +180,7 @@ func TestPartDoesNotOvertakePartWithoutAnswer(t *testing.T) {
 		END CASE;
 		RETURN NEW;
 	END $$`)
-	b.exec(`CREATE TRIGGER obstruct BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION obstruct()`)
+	b.Exec(`CREATE TRIGGER obstruct BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION obstruct()`)
 	b.oneTry = time.Second
 	b.run(durable.Config{BatchSize: 4, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
 	ids := []string{"m0", "m1", "m2", "m3"}
@@ -257,16 +255,14 @@ func TestTrap04UnknownCommitIsNotAcked(t *testing.T) {
 			watching := newBench(t, db)
 			msgs := messages("m1", "m2", "m3")
 			connector, err := pq.NewConnector(db.DSN)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			var b *bench
 			cut := &cutter{after: after, acked: func() { b.unacked(msgs...) }}
 			cut.cuts.Store(2)
 			connector.Dialer(cut)
 			db.DB = sql.OpenDB(connector)
 			defer db.Close()
-			b = &bench{T: t, Database: db, config: watching.config, parked: watching.parked, transport: watching.transport}
+			b = &bench{Bench: &kit.Bench{T: t, Database: db, Config: watching.Config}, parked: watching.parked, transport: watching.transport}
 			b.run(durable.Config{BatchSize: 3, BatchWait: time.Minute, KeepHandled: time.Hour}, fine)
 			b.send(msgs...)
 			b.acked(msgs...)
@@ -277,9 +273,7 @@ func TestTrap04UnknownCommitIsNotAcked(t *testing.T) {
 			if rows := b.entries(parkedrows.Resolved); len(rows) != 3 {
 				t.Errorf("%d rows", len(rows))
 			}
-			if err := b.router.Close(); err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, b.router.Close())
 		})
 	}
 }

@@ -30,10 +30,8 @@ const (
 
 // bench is a durable consumer with all middlewares and its own tables.
 type bench struct {
-	*testing.T
-	kit.Database
+	*kit.Bench
 
-	config    schema.Config
 	parked    *parkedrows.Store
 	transport *kit.Subscriber
 	router    *message.Router
@@ -46,38 +44,27 @@ type bench struct {
 
 func newBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()
-	b := &bench{
-		T: t, Database: db, config: schema.Config{Dialect: schema.Dialect(db.Dialect)},
-		transport: kit.NewSubscriber(),
-	}
-	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
-		t.Fatal(err)
-	}
+	b := &bench{Bench: kit.NewBench(t, db, schema.Config{}), transport: kit.NewSubscriber()}
 	var err error
-	if b.parked, err = parkedrows.NewStore(db.DB, b.config); err != nil {
-		t.Fatal(err)
-	}
+	b.parked, err = parkedrows.NewStore(db.DB, b.Config)
+	kit.OK(t, err)
 	return b
 }
 
 // run starts a router with one handler, and records the ids of its messages.
 func (b *bench) run(config durable.Config, handle message.NoPublishHandlerFunc) {
 	b.Helper()
-	config.Schema, config.Logger = b.config, kit.Logger(b.T)
+	config.Schema, config.Logger = b.Config, kit.Logger(b.T)
 	storage, err := durable.New(b.DB, config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	storage.SetOneTry(b.oneTry)
-	quarantine, err1 := poison.New(b.DB, poison.Config{Schema: b.config})
+	quarantine, err1 := poison.New(b.DB, poison.Config{Schema: b.Config})
 	retries, err2 := retry.New(b.DB, retry.Config{
-		Schema: b.config, Concurrency: 1, PollInterval: 20 * time.Millisecond, Logger: kit.Logger(b.T), KeyOrder: b.keyOrder,
+		Schema: b.Config, Concurrency: 1, PollInterval: 20 * time.Millisecond, Logger: kit.Logger(b.T), KeyOrder: b.keyOrder,
 	})
-	once, err3 := dedup.New(b.DB, dedup.Config{Schema: b.config})
+	once, err3 := dedup.New(b.DB, dedup.Config{Schema: b.Config})
 	router, err4 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, errors.Join(err1, err2, err3, err4))
 	router.AddMiddleware(quarantine.Middleware, retries.Middleware, once.Middleware)
 	router.AddConsumerHandler("handler-1", topic, retries.Subscriber(consumer, storage.Subscriber(b.transport)),
 		func(msg *message.Message) error {
@@ -94,9 +81,7 @@ func (b *bench) run(config durable.Config, handle message.NoPublishHandlerFunc) 
 	<-router.Running()
 	b.router = router
 	b.Cleanup(func() {
-		if err := errors.Join(router.Close(), <-stopped); err != nil {
-			b.Error(err)
-		}
+		kit.Check(b, errors.Join(router.Close(), <-stopped))
 	})
 }
 
@@ -146,7 +131,7 @@ func (b *bench) unacked(msgs ...*message.Message) {
 // each was handled once.
 func (b *bench) handles(ids ...string) {
 	b.Helper()
-	b.eventually("all are handled", func() bool { return b.count(`once_inbox`) >= len(ids) && len(b.entries(parkedrows.Waiting)) == 0 })
+	b.Eventually("all are handled", func() bool { return b.Count(`once_inbox`) >= len(ids) && len(b.entries(parkedrows.Waiting)) == 0 })
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if got, want := slices.Sorted(slices.Values(b.handled)), slices.Sorted(slices.Values(ids)); !slices.Equal(got, want) {
@@ -157,26 +142,6 @@ func (b *bench) handles(ids ...string) {
 func (b *bench) entries(states ...string) []rows.Row {
 	b.Helper()
 	return rows.Parked(b, b.parked, states...)
-}
-
-func (b *bench) exec(query string) {
-	b.Helper()
-	if _, err := b.ExecContext(b.Context(), query); err != nil {
-		b.Fatal(err)
-	}
-}
-
-func (b *bench) count(what string) (n int) {
-	b.Helper()
-	if err := b.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
-}
-
-func (b *bench) eventually(what string, cond func() bool) {
-	b.Helper()
-	kit.Eventually(b.T, time.Minute, what, cond)
 }
 
 func messages(ids ...string) []*message.Message {

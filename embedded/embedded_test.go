@@ -22,21 +22,15 @@ const topic = "orders.placed"
 func newTransport(t *testing.T, db kit.Database) (*embedded.Transport, schema.Config) {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	transport, err := embedded.New(db.DB, embedded.Config{Schema: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return transport, config
 }
 
 func rows(t *testing.T, db kit.Database) (n int) {
 	t.Helper()
-	if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_parked`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_parked`).Scan(&n))
 	return n
 }
 
@@ -48,18 +42,12 @@ func subscribe(
 	// The poll interval is so long that messages arrive in time only if the transport
 	// wakes the subscriber.
 	retries, err := retry.New(db.DB, retry.Config{Schema: config, PollInterval: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	sub := retries.Subscriber(consumer, transport.Subscriber())
 	messages, err := sub.Subscribe(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() {
-		if err := sub.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, sub.Close())
 	})
 	return messages
 }
@@ -91,9 +79,7 @@ func TestEveryConsumerOfProcessReceivesEveryMessageAtOnce(t *testing.T) {
 		}
 		sent := message.NewMessage("m1", []byte("a\x00\xff"))
 		sent.Metadata["k"] = "v"
-		if err := transport.Publish(topic, sent); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, transport.Publish(topic, sent))
 		for consumer, messages := range subscriptions {
 			select {
 			case got := <-messages:
@@ -116,24 +102,18 @@ func TestTrap66NilMeansCommitted(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		transport, config := newTransport(t, db)
 		messages := subscribe(t, db, config, transport, "payments")
-		if err := transport.Publish(topic, message.NewMessage("m1", nil), message.NewMessage("m2", nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, transport.Publish(topic, message.NewMessage("m1", nil), message.NewMessage("m2", nil)))
 		if rows(t, db) != 2 {
 			t.Fatalf("%d rows", rows(t, db))
 		}
 		for range 2 {
 			(<-messages).Ack()
 		}
-		if _, err := db.ExecContext(t.Context(), `ALTER TABLE once_parked RENAME TO elsewhere`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `ALTER TABLE once_parked RENAME TO elsewhere`)
 		if err := transport.Publish(topic, message.NewMessage("m3", nil)); err == nil {
 			t.Error("Publish returned nil, but nothing was stored")
 		}
-		if _, err := db.ExecContext(t.Context(), `ALTER TABLE elsewhere RENAME TO once_parked`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `ALTER TABLE elsewhere RENAME TO once_parked`)
 	})
 }
 
@@ -142,19 +122,11 @@ func TestConsumerStaysRegisteredAfterItsSubscription(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		transport, config := newTransport(t, db)
 		retries, err := retry.New(db.DB, retry.Config{Schema: config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		first := retries.Subscriber("payments", transport.Subscriber())
-		if _, err := first.Subscribe(t.Context(), topic); err != nil {
-			t.Fatal(err)
-		}
-		if err := first.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := transport.Publish(topic, message.NewMessage("m1", nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(first.Subscribe(t.Context(), topic)))
+		kit.OK(t, first.Close())
+		kit.OK(t, transport.Publish(topic, message.NewMessage("m1", nil)))
 		got := <-subscribe(t, db, config, transport, "payments")
 		if got.UUID != "m1" {
 			t.Fatalf("got %q", got.UUID)
@@ -168,12 +140,8 @@ func TestPublishAndSubscribeFailAfterClose(t *testing.T) {
 	transport, _ := newTransport(t, kit.SQLite(t))
 	sub := transport.Subscriber()
 	for range 2 {
-		if err := transport.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := sub.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, transport.Close())
+		kit.OK(t, sub.Close())
 	}
 	var unavailable interface{ Unavailable() bool }
 	if err := transport.Publish(topic, message.NewMessage("m1", nil)); !errors.As(err, &unavailable) {
@@ -218,15 +186,10 @@ func TestFirstRegistrationHasOwner(t *testing.T) {
 		`CREATE TABLE first_owner (owner text NOT NULL)`,
 		`CREATE TRIGGER first_owner AFTER INSERT ON once_consumers BEGIN INSERT INTO first_owner VALUES (NEW.owner); END`,
 	} {
-		if _, err := db.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, query)
 	}
 	subscribe(t, db, config, transport, "payments")
-	var owner string
-	if err := db.QueryRowContext(t.Context(), `SELECT owner FROM first_owner`).Scan(&owner); err != nil {
-		t.Fatal(err)
-	}
+	owner := kit.One[string](t, db, `SELECT owner FROM first_owner`)
 	if owner == "" {
 		t.Error("the consumer is registered without an owner")
 	}

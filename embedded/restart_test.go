@@ -32,9 +32,7 @@ func drain(t *testing.T, consumer string, messages <-chan *message.Message, n in
 func publish(t *testing.T, transport *embedded.Transport, from, to int) {
 	t.Helper()
 	for n := from; n < to; n++ {
-		if err := transport.Publish(topic, message.NewMessage(fmt.Sprintf("m%d", n), nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, transport.Publish(topic, message.NewMessage(fmt.Sprintf("m%d", n), nil)))
 	}
 }
 
@@ -42,9 +40,7 @@ func publish(t *testing.T, transport *embedded.Transport, from, to int) {
 func restarted(t *testing.T, db kit.Database, config schema.Config) *embedded.Transport {
 	t.Helper()
 	transport, err := embedded.New(db.DB, embedded.Config{Schema: config, Logger: kit.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return transport
 }
 
@@ -52,16 +48,10 @@ func restarted(t *testing.T, db kit.Database, config schema.Config) *embedded.Tr
 func register(t *testing.T, db kit.Database, config schema.Config, transport *embedded.Transport, consumer string) {
 	t.Helper()
 	retries, err := retry.New(db.DB, retry.Config{Schema: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	sub := retries.Subscriber(consumer, transport.Subscriber())
-	if _, err := sub.Subscribe(t.Context(), topic); err != nil {
-		t.Fatal(err)
-	}
-	if err := sub.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(sub.Subscribe(t.Context(), topic)))
+	kit.OK(t, sub.Close())
 }
 
 // Trap 84: After a restart, a backlog is published before either of the two consumers
@@ -73,9 +63,7 @@ func TestConsumerThatRestartsLateLosesNothing(t *testing.T) {
 		for _, consumer := range []string{"payments", "inventory"} {
 			register(t, db, config, before, consumer)
 		}
-		if err := before.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, before.Close())
 
 		transport := restarted(t, db, config)
 		publish(t, transport, 0, 10) // no consumer is running yet
@@ -96,9 +84,7 @@ func age(t *testing.T, db kit.Database, consumer, ago string) {
 	if db.Dialect == "sqlite" {
 		query = `UPDATE once_consumers SET seen_at = unixepoch('now', '-` + ago + `') * 1000 WHERE consumer = $1`
 	}
-	if _, err := db.ExecContext(t.Context(), query, consumer); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, db, query, consumer)
 }
 
 // If a consumer never runs again, its messages accumulate. This is logged as an error,
@@ -112,9 +98,7 @@ func TestAbsentConsumerIsLoggedAndCanBeForgotten(t *testing.T) {
 
 		var logs kit.Logs
 		transport, err := embedded.New(db.DB, embedded.Config{Schema: config, Logger: &logs})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		publish(t, transport, 0, 2)
 		if lines := logs.Lines(); len(lines) != 0 {
 			t.Fatalf("both ran a moment ago, but logged %q", lines)
@@ -166,22 +150,14 @@ func TestKeyOrderOutlivesTheProcess(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		transport, config := newTransport(t, db)
 		retries, err := retry.New(db.DB, retry.Config{Schema: config, KeyOrder: retry.BlockWhileRetried})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		sub := retries.Subscriber("payments", transport.Subscriber())
-		if _, err := sub.Subscribe(t.Context(), topic); err != nil {
-			t.Fatal(err)
-		}
-		if err := sub.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(sub.Subscribe(t.Context(), topic)))
+		kit.OK(t, sub.Close())
 		for _, id := range []string{"m1", "m2"} {
 			msg := message.NewMessage(id, nil)
 			msg.Metadata.Set("once_ordering_key", "order-1")
-			if err := restarted(t, db, config).Publish(topic, msg); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, restarted(t, db, config).Publish(topic, msg))
 		}
 		var held int
 		query := `SELECT COUNT(*) FROM once_parked WHERE state = 'held' AND message_id = 'm2'`
@@ -197,22 +173,16 @@ func TestSubscribeFailsWithoutRegistration(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		transport, config := newTransport(t, db)
-		if _, err := db.ExecContext(t.Context(), `ALTER TABLE once_consumers RENAME TO elsewhere`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `ALTER TABLE once_consumers RENAME TO elsewhere`)
 		retries, err := retry.New(db.DB, retry.Config{Schema: config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		sub := retries.Subscriber("payments", transport.Subscriber())
 		_, err = sub.Subscribe(t.Context(), topic)
 		const want = `embedded: register consumer "payments" for topic "orders.placed": `
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("error %v, want one that begins with %s", err, want)
 		}
-		if err := sub.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, sub.Close())
 	})
 }
 
@@ -225,9 +195,7 @@ func TestSubscribeWithEndedContextAndWithoutTables(t *testing.T) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 		transport := restarted(t, db, config)
 		retries, err := retry.New(db.DB, retry.Config{Schema: config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		sub := retries.Subscriber("payments", transport.Subscriber())
 		_, err = sub.Subscribe(t.Context(), topic)
 		if !errors.Is(err, schema.ErrMissing) || !strings.Contains(err.Error(), "run schema.Up, or apply schema.SQL") {
@@ -242,8 +210,6 @@ func TestSubscribeWithEndedContextAndWithoutTables(t *testing.T) {
 		if _, open := <-messages; open {
 			t.Error("a message was received")
 		}
-		if err := sub.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, sub.Close())
 	})
 }

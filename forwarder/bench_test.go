@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 )
 
@@ -36,21 +37,16 @@ func BenchmarkForward(b *testing.B) {
 func backlog(b *testing.B, db *sql.DB, topic string, keys int) {
 	b.Helper()
 	for at := 0; at < b.N; {
-		err := outbox.InTx(b.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
+		kit.OK(b, outbox.InTx(b.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
 			var msgs []*message.Message
 			for ; at < b.N && len(msgs) < 10_000; at++ {
 				msgs = append(msgs, benchMessage(at, keys))
 			}
 			return events.Publish(topic, msgs...)
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		}))
 	}
 	_, err := db.Exec("CHECKPOINT") // so that a checkpoint of the backlog does not run during the measurement
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 }
 
 func benchMessage(i, keys int) *message.Message {
@@ -74,36 +70,26 @@ func benchMessage(i, keys int) *message.Message {
 func drain(b *testing.B, db *sql.DB, publisher message.Publisher) {
 	b.Helper()
 	f, err := forwarder.New(db, publisher, forwarder.Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	before := cpuTime(b)
 	b.ResetTimer()
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	for rest := true; rest; {
 		takeTime(10 * time.Millisecond)
-		if err := db.QueryRow(`SELECT EXISTS (SELECT 1 FROM once_outbox)`).Scan(&rest); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, db.QueryRow(`SELECT EXISTS (SELECT 1 FROM once_outbox)`).Scan(&rest))
 	}
 	b.StopTimer()
 	b.ReportMetric(float64(cpuTime(b)-before)/float64(b.N), "cpu-ns/msg") // CPU time of this process
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
-	if err := f.Close(); err != nil {
-		b.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, f.Close())
+	kit.OK(b, <-ended)
 }
 
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 

@@ -62,9 +62,7 @@ func newStuck(t *testing.T, db *sql.DB, config schema.Config) *stuck {
 func (s *stuck) begin() {
 	s.Helper()
 	if s.fwd != nil {
-		if err := s.fwd.Close(); err != nil {
-			s.Fatal(err)
-		}
+		kit.OK(s, s.fwd.Close())
 	}
 	s.fwd = start(s.T, s.db, &pipelined{broker: s.broker}, s.config)
 }
@@ -91,9 +89,7 @@ func (s *stuck) drained(replayed ...string) {
 	if len(s.broker.overlaps) != 0 {
 		s.Fatalf("broker.overlaps are %q, want none", s.broker.overlaps)
 	}
-	if got := count(s.T, s.db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
-		s.Fatalf("count is %d, want 0", got)
-	}
+	kit.WantNumber(s.T, s.db, 0, `SELECT COUNT(*) FROM once_blocked_keys`)
 	if got := inNoSweep(s.T, s.db); got != 0 {
 		s.Fatalf("inNoSweep(s.T, s.db) is %d, want 0", got)
 	}
@@ -106,9 +102,7 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 			eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 				s := newStuck(t, db, config)
 				if restart == "before" || restart == "after" {
-					if err := s.fwd.Close(); err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, s.fwd.Close())
 				}
 				if restart == "before" {
 					s.begin()
@@ -127,9 +121,7 @@ func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
 					s.healed.Store(true)
 				}
 				report, err := s.letters.ReplayMatching(t.Context(), ann, operate.Filter{OrderingKey: "key"}, operate.Plan{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, err)
 				if report.Changed != 1 {
 					t.Fatalf("report.Replayed is %d, want 1", report.Changed)
 				}
@@ -196,9 +188,7 @@ func TestALetterGoesBackWhileItsTopicDoesNotAnswer(t *testing.T) {
 	put(t, db, schema.Config{}, "t", msg("silent", ""))
 	eventually(t, "the topic is stalled", func() bool { return log.Has("does not answer", "topic=t") })
 	healed.Store(true)
-	if _, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, operate.Plan{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, operate.Plan{})))
 	for i := range 60 {
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint("other", i), fmt.Sprint("other", i)))
 	}
@@ -217,9 +207,7 @@ func TestADeadLetterThatFailsAgainBlocksItsKeyAgain(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		s := newStuck(t, db, config)
 		_, err := s.letters.ReplayMatching(t.Context(), ann, anybody, operate.Plan{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		eventually(t, "it died again", func() bool { return countDead(t, db) == 1 && s.broker.tries("head") == 2 })
 		if got := s.blockedKeys("dead"); got != 1 {
 			t.Fatalf(`s.blockedKeys("dead") is %d, want 1`, got)
@@ -228,9 +216,7 @@ func TestADeadLetterThatFailsAgainBlocksItsKeyAgain(t *testing.T) {
 			t.Fatalf("pending is %d, want 30", got)
 		}
 		s.healed.Store(true)
-		if _, err := s.letters.ReplayMatching(t.Context(), ann, anybody, operate.Plan{}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(s.letters.ReplayMatching(t.Context(), ann, anybody, operate.Plan{})))
 		s.drained("head")
 	})
 }
@@ -249,9 +235,7 @@ func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 				s := newStuck(t, db, config)
-				if err := act(t.Context(), s.letters); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, act(t.Context(), s.letters))
 				s.drained()
 				if name == "discard" {
 					if got := countDead(t, db); got != 0 {
@@ -273,9 +257,7 @@ func TestAKeyGoesOnWithoutItsLetter(t *testing.T) {
 				}
 
 				s.healed.Store(true)
-				if _, err := s.letters.ReplayMatching(t.Context(), ann, anybody, operate.Plan{}); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, kit.Err(s.letters.ReplayMatching(t.Context(), ann, anybody, operate.Plan{})))
 				drained(t, db)
 				if !s.broker.has("head") {
 					t.Fatal(`s.broker.has("head") returned false`)
@@ -291,27 +273,19 @@ func TestKeysGoOnWithoutAForwarder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		s := newStuck(t, db, config)
-		if err := s.fwd.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.fwd.Close())
 		insertDead(t, db, msg("lonely", "lonely"), msg("not blocking", "key"))
 		exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('lonely', 1000, 1000, 'dead')`)
 		_, err := s.letters.DiscardMatching(t.Context(), ann, operate.Filter{MessageID: "not blocking"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if got := s.blockedKeys("dead"); got != 2 {
 			t.Fatalf(`s.blockedKeys("dead") is %d, want 2: another letter than the one that blocks the key`, got)
 		}
-		if _, err := s.letters.DiscardMatching(t.Context(), ann, anybody); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(s.letters.DiscardMatching(t.Context(), ann, anybody)))
 		if got := s.blockedKeys("released"); got != 1 {
 			t.Fatalf(`s.blockedKeys("released") is %d, want 1`, got)
 		}
-		if got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 1 {
-			t.Fatalf("count is %d, want 1", got)
-		}
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_blocked_keys`)
 		if got := inNoSweep(t, db); got != 0 {
 			t.Fatalf("inNoSweep is %d, want 0", got)
 		}

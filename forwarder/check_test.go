@@ -36,10 +36,7 @@ func TestMessageThatThePublisherCannotSendBecomesADeadLetter(t *testing.T) {
 			t.Errorf("stored %q; published the other %d times", b.ids(nil), b.tries("steering"))
 		}
 		var id, reason, last string
-		err := db.QueryRowContext(t.Context(), `SELECT message_id, reason, last_error FROM once_outbox_dead`).Scan(&id, &reason, &last)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRowContext(t.Context(), `SELECT message_id, reason, last_error FROM once_outbox_dead`).Scan(&id, &reason, &last))
 		const want = `forwarder: the publisher cannot send this message: metadata "x-delay" would control t`
 		if id != "steering" || reason != "unacceptable" || last != want {
 			t.Errorf("dead letter %s, %s, %s", id, reason, last)
@@ -58,9 +55,7 @@ func TestLayoutOfTheInboxDoesNotMatter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := kit.Postgres(t).DB
-			if err := schema.Up(t.Context(), db, c.tables); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, schema.Up(t.Context(), db, c.tables))
 			if err := schema.Check(t.Context(), db, c.config); !errors.Is(err, schema.ErrLayout) {
 				t.Fatalf("Check: got %v, want ErrLayout", err)
 			}

@@ -41,9 +41,7 @@ func TestCloseFinishesWhatIsInFlight(t *testing.T) {
 		case <-time.After(50 * time.Millisecond):
 		}
 		close(release)
-		if err := <-closed; err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, <-closed)
 		if got := pending(t, db); got != 3 {
 			t.Fatalf("pending is %d, want 3: 2, late and refused", got)
 		}
@@ -76,27 +74,19 @@ func TestCloseHandsBackWhatIsNotAnswered(t *testing.T) {
 		cfg.Logger = log
 		p := &pipelined{broker: b}
 		f, err := forwarder.New(db, p, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- f.Run(ctx) }()
 		put(t, db, config, "t", msg("silent", ""), msg("unsure", "key"), msg("fine", ""))
 		eventually(t, "they are in flight", func() bool { return b.tries("silent") == 1 && b.tries("unsure") == 1 && pending(t, db) == 2 })
 		cancel()
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, <-ended)
+		kit.OK(t, f.Close())
 		if got := pending(t, db); got != 2 {
 			t.Fatalf("pending is %d, want 2", got)
 		}
-		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0`); got != 2 {
-			t.Fatalf("count is %d, want 2", got)
-		}
+		kit.WantNumber(t, db, 2, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0`)
 		if !log.Has("Forwarder closed", "confirmed=1", "handed_back=2") {
 			t.Fatalf(`log.Has("Forwarder closed", "confirmed=1", "handed_back=2") returned false: %v`, log.Lines())
 		}
@@ -122,9 +112,7 @@ func TestCloseInTheMiddleOfEverything(t *testing.T) {
 			}
 			f := start(t, db, &pipelined{broker: b}, quick(config))
 			eventually(t, "it has begun", func() bool { return b.tries(fmt.Sprint(i, "-0")) > 0 })
-			if err := f.Close(); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, f.Close())
 		}
 		start(t, db, &pipelined{broker: b}, quick(config))
 		drained(t, db)
@@ -152,9 +140,7 @@ func TestTrap75_CloseDoesNotWaitForAPublishThatHangs(t *testing.T) {
 		put(t, db, config, "t", msg("hangs", ""), msg("fine", ""))
 		eventually(t, "the others go on", func() bool { return b.tries("hangs") == 1 && b.has("fine") && pending(t, db) == 1 })
 		began := time.Now()
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, f.Close())
 		if got := time.Since(began); got >= cfg.CloseTimeout+slack {
 			t.Fatalf("time.Since(began) is %v, want less than %v", got, cfg.CloseTimeout+slack)
 		}
@@ -176,9 +162,7 @@ func TestLeaseThatCannotBeGivenBackIsLogged(t *testing.T) {
 		cfg.Logger = log
 		f := start(t, db, newBroker(), cfg)
 		_, err := db.Exec(`ALTER TABLE once_slots RENAME TO once_slots_gone`)
-		if err := errors.Join(err, f.Close()); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, errors.Join(err, f.Close()))
 		if log.Count("ERROR The lease could not be given back, it will run out", "once_slots") != 1 {
 			t.Error(log.Lines())
 		}
@@ -258,24 +242,18 @@ func TestUnreachableDatabaseAtTheStartIsLogged(t *testing.T) {
 	t.Parallel()
 	db := kit.SQLite(t)
 	config := schema.Config{Dialect: schema.SQLite}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	pool, failed := kit.FailingStep(db, 1)
 	defer pool.Close()
 	var logs kit.Logs
 	f, err := forwarder.New(pool, newBroker(), forwarder.Config{Schema: config, Logger: &logs})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(ctx) }()
 	<-f.Running()
 	stop()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, <-ended)
 	if got := failed(); got == "" {
 		t.Fatal("no step failed")
 	}
@@ -334,9 +312,7 @@ func TestABrokerThatRefusesIsAnErrorOfRun(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		refused := errors.New(`rabbit: 403 (ACCESS_REFUSED) "username or password not allowed"`)
 		f, err := forwarder.New(db, pinged{&pipelined{broker: newBroker()}, refused}, quick(config))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		err = f.Run(t.Context())
 		if !errors.Is(err, refused) {
 			t.Fatalf("got %v, want %v", err, refused)

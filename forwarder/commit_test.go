@@ -26,13 +26,9 @@ import (
 func open(t *testing.T, db *sql.DB, msgs ...*message.Message) *sql.Tx {
 	t.Helper()
 	tx, release, err := dialect.Begin(t.Context(), db, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(release)
-	if err := outbox.Publisher(tx).Publish("t", msgs...); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, outbox.Publisher(tx).Publish("t", msgs...))
 	return tx
 }
 
@@ -47,17 +43,13 @@ func TestTrap01_LateCommitOfALowerPosition(t *testing.T) {
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), ""))
 	}
 	eventually(t, "the others do not wait", func() bool { return b.has("3", "4", "5", "6") && pending(t, db) == 0 })
-	if err := third.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, third.Commit())
 	eventually(t, "the late one is sent", func() bool { return b.has("2") && pending(t, db) == 0 })
 	for i := 7; i <= 9; i++ { // meanwhile, messages with higher positions are committed and sent
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), ""))
 		eventually(t, "it is sent", func() bool { return b.has(fmt.Sprint(i)) })
 	}
-	if err := first.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, first.Commit())
 	eventually(t, "the last one is sent", func() bool { return b.has("1") })
 	drained(t, db)
 	if len(b.stored) != 9 {
@@ -81,21 +73,15 @@ func TestTrap01_AWriterThatStandsStill(t *testing.T) {
 	drained(t, db)
 
 	barrier, release, err := dialect.Begin(t.Context(), db, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(release)
-	if _, err := barrier.Exec(`SELECT pg_advisory_xact_lock(1)`); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(barrier.Exec(`SELECT pg_advisory_xact_lock(1)`)))
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		err := outbox.InTx(context.Background(), db, func(_ *sql.Tx, events message.Publisher) error {
 			return events.Publish("t", msg("slow", ""))
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, err)
 	})
 	t.Cleanup(writing.Wait)
 	t.Cleanup(release)
@@ -107,9 +93,7 @@ func TestTrap01_AWriterThatStandsStill(t *testing.T) {
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), ""))
 		eventually(t, "it is sent", func() bool { return b.has(fmt.Sprint(i)) && pending(t, db) == 0 })
 	}
-	if err := barrier.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, barrier.Commit())
 	eventually(t, "the slow one is sent", func() bool { return b.has("slow") })
 }
 
@@ -131,21 +115,15 @@ func TestTrap01_ALowerPositionOfAYoungerTransaction(t *testing.T) {
 
 	older := open(t, db, msg("1", ""))
 	younger := open(t, db, msg("younger", ""))
-	if err := outbox.Publisher(older).Publish("t", msg("3", "")); err != nil {
-		t.Fatal(err)
-	}
-	if err := older.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, outbox.Publisher(older).Publish("t", msg("3", "")))
+	kit.OK(t, older.Commit())
 	eventually(t, "the older one's are under way", func() bool { return b.tries("1") == 1 && b.tries("3") == 1 })
 	reads := func() int {
 		return count(t, db, `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`)
 	}
 	before := reads()
 	eventually(t, "they are passed by reads", func() bool { giveTime(50 * time.Millisecond); return reads() > before+20 })
-	if err := younger.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, younger.Commit())
 	eventually(t, "the younger one's is sent", func() bool { return b.has("younger") })
 }
 
@@ -155,13 +133,9 @@ func TestTrap02_OtherTransactionsDoNotHoldItUp(t *testing.T) {
 	exec(t, other.DB, `CREATE TABLE x (y int)`)
 	for _, some := range []*sql.DB{db, other.DB} {
 		tx, release, err := dialect.Begin(t.Context(), some, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		t.Cleanup(release)
-		if _, err := tx.Exec(`SELECT pg_current_xact_id()`); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(tx.Exec(`SELECT pg_current_xact_id()`)))
 	}
 	b := newBroker()
 	start(t, db, b, quick(schema.Config{}))
@@ -205,9 +179,7 @@ func TestTrap62_OrderOfWritersThatWaitForEachOther(t *testing.T) {
 					takeTime(time.Duration(random.IntN(3)) * time.Millisecond)
 					return events.Publish("t", msg(fmt.Sprintf("%s-%06d", key, n), key))
 				})
-				if err != nil {
-					t.Error(err)
-				}
+				kit.Check(t, err)
 			}
 		})
 	}
@@ -290,9 +262,7 @@ func TestTrap01_ALateCommitBelowARefill(t *testing.T) {
 	proceed := sync.OnceFunc(func() { close(goOn) })
 	t.Cleanup(proceed)
 	<-reached
-	if err := late.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, late.Commit())
 	goBy(t, db, b, "free")
 	proceed()
 	drained(t, db)
@@ -319,9 +289,7 @@ func TestTrap01_ALateCommitBehindAHeadThatDies(t *testing.T) {
 	proceed := sync.OnceFunc(func() { close(goOn) })
 	t.Cleanup(proceed)
 	<-reached
-	if err := late.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, late.Commit())
 	goBy(t, db, b, "free")
 	proceed()
 	drained(t, db)
@@ -343,9 +311,7 @@ func TestTrap01_ALateCommitOfABlockedKey(t *testing.T) {
 	put(t, db, schema.Config{}, "t", msg("head", "key"))
 	start(t, db, &pipelined{broker: b}, quick(schema.Config{}))
 	eventually(t, "the key is blocked", func() bool { return count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`) == 1 })
-	if err := late.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, late.Commit())
 	goBy(t, db, b, "free")
 	healed.Store(true)
 	drained(t, db)
@@ -369,14 +335,10 @@ func TestTrap01_ALateCommitOfAKeyBlockedByADeadLetter(t *testing.T) {
 	put(t, db, schema.Config{}, "t", msg("head", "key"))
 	start(t, db, &pipelined{broker: b}, cfg)
 	eventually(t, "dead", func() bool { return countDead(t, db) == 1 })
-	if err := late.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, late.Commit())
 	goBy(t, db, b, "free")
 	healed.Store(true)
-	if _, err := deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, operate.Plan{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(deadLetters(t, db, schema.Config{}).ReplayMatching(t.Context(), ann, anybody, operate.Plan{})))
 	drained(t, db)
 	if got, want := b.ids(func(d delivery) bool { return d.key == "key" }), []string{"head", "late"}; !slices.Equal(got, want) {
 		t.Fatalf("b.ids is %q, want %q", got, want)
@@ -404,12 +366,8 @@ func TestTrap01_ALateCommitDuringRelease(t *testing.T) {
 	goBy(t, db, b, "first")
 
 	lock, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lock.Exec(`LOCK TABLE once_audit IN SHARE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.OK(t, kit.Err(lock.Exec(`LOCK TABLE once_audit IN SHARE MODE`)))
 	released := make(chan error, 1)
 	letters := deadLetters(t, db, schema.Config{})
 	go func() { released <- letters.Release(t.Context(), ann, "key") }()
@@ -417,16 +375,10 @@ func TestTrap01_ALateCommitDuringRelease(t *testing.T) {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity
 			WHERE wait_event_type = 'Lock' AND query LIKE '%once_audit%' AND datname = current_database()`) > 0
 	})
-	if err := late.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, late.Commit())
 	goBy(t, db, b, "then")
-	if err := lock.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-released; err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, lock.Rollback())
+	kit.OK(t, <-released)
 	drained(t, db)
 }
 
@@ -449,9 +401,7 @@ func TestTheReadFromTheStartIsOfFullKeysToo(t *testing.T) {
 	cfg.BatchSize, cfg.Window = 50, 20 // so that only few messages of a key are in memory
 	log := &kit.Logs{}
 	cfg.Logger = log
-	if err := open(t, db, msg("leaves a gap", "")).Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, open(t, db, msg("leaves a gap", "")).Rollback())
 	for i := range 100 {
 		put(t, db, schema.Config{}, "t", msg(fmt.Sprint(i), "key"))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/dead"
 	"github.com/watermill-once/once/outbox"
@@ -27,9 +28,7 @@ var (
 func deadLetters(t *testing.T, db *sql.DB, config schema.Config) *dead.Letters {
 	t.Helper()
 	letters, err := dead.New(db, operate.Config{Schema: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return letters
 }
 
@@ -62,20 +61,14 @@ func age(t *testing.T, db *sql.DB, table, column string, by time.Duration, where
 func audits(t *testing.T, db *sql.DB) (lines []string) {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), `SELECT actor, action, subject, message_id, why FROM once_audit ORDER BY id`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer rows.Close()
 	for rows.Next() {
 		var f [5]string
-		if err := rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4]); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4]))
 		lines = append(lines, strings.Join(f[:], " | "))
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, rows.Err())
 	return lines
 }
 
@@ -89,13 +82,9 @@ func TestAMessageIsRemovedWhileItBecomesADeadLetter(t *testing.T) {
 		'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END'`)
 	exec(t, db, `CREATE TRIGGER wait BEFORE INSERT ON once_outbox_dead FOR EACH ROW EXECUTE FUNCTION wait()`)
 	barrier, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = barrier.Rollback() }()
-	if _, err := barrier.Exec(`SELECT pg_advisory_xact_lock(1)`); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(barrier.Exec(`SELECT pg_advisory_xact_lock(1)`)))
 
 	b := newBroker().answering(func(d delivery) error {
 		if d.id == "bad" {
@@ -109,9 +98,7 @@ func TestAMessageIsRemovedWhileItBecomesADeadLetter(t *testing.T) {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database()`) == 1
 	})
 	exec(t, db, `DELETE FROM once_outbox WHERE message_id = 'bad'`)
-	if err := barrier.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, barrier.Rollback())
 	put(t, db, schema.Config{}, "t", msg("good", ""))
 	drained(t, db)
 	if got := countDead(t, db); got != 0 {
@@ -153,21 +140,11 @@ func TestSentAndDeadRowsHaveLabels(t *testing.T) {
 		const labels = ` WHERE message_id = $1
 			AND tenant || '|' || aggregate_type || '|' || aggregate_id || '|' || event_type || '|' || causation_id = $2`
 		want := `it's <"acme">|order|` + strings.Repeat("ü", 255) + `|placed|cause`
-		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_sent`+labels, "labelled", want); got != 1 {
-			t.Fatalf("count is %d, want 1", got)
-		}
-		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_sent`+labels, "bare", "||||"); got != 1 {
-			t.Fatalf("count is %d, want 1", got)
-		}
-		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_dead`+labels, "dead", want); got != 1 {
-			t.Fatalf("count is %d, want 1", got)
-		}
-		if got := count(t, db, `SELECT (SELECT COUNT(*) FROM once_outbox_sent) + (SELECT COUNT(*) FROM once_outbox_dead)`); got != len(odd)+3 {
-			t.Fatalf("count is %d, want %d", got, len(odd)+3)
-		}
-		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_sent WHERE tenant = 'é'`); got != 1 {
-			t.Fatalf("count is %d, want 1", got)
-		}
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_sent`+labels, "labelled", want)
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_sent`+labels, "bare", "||||")
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_dead`+labels, "dead", want)
+		kit.WantNumber(t, db, len(odd)+3, `SELECT (SELECT COUNT(*) FROM once_outbox_sent) + (SELECT COUNT(*) FROM once_outbox_dead)`)
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_sent WHERE tenant = 'é'`)
 	})
 }
 
@@ -219,12 +196,8 @@ func TestTheSentLogForgets(t *testing.T) {
 		start(t, db, b, keeping(config))
 		put(t, db, config, "t", msg("new", ""))
 		eventually(t, "the old ones are gone", func() bool { return sent(t, db) == 2 && pending(t, db) == 0 })
-		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_sent WHERE message_id = 'new'`); got != 1 {
-			t.Fatalf("count is %d, want 1", got)
-		}
-		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_sent WHERE position = 2501`); got != 1 {
-			t.Fatalf("count is %d, want 1", got)
-		}
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_sent WHERE message_id = 'new'`)
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_sent WHERE position = 2501`)
 
 		age(t, db, "once_outbox_sent", "sent_at", 2*time.Minute, "message_id = 'm'")
 		eventually(t, "it goes on", func() bool { return sent(t, db) == 1 })
@@ -236,9 +209,7 @@ func TestTheSentLogForgets(t *testing.T) {
 func TestTheSentLogByDayForgetsDays(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)
-	if err := schema.Up(t.Context(), db, schema.Config{Sent: schema.ByDay}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, schema.Config{Sent: schema.ByDay}))
 	exec(t, db, `DROP TABLE once_outbox_sent_first`)
 	exec(t, db, `CREATE TABLE once_sent_20240101 PARTITION OF once_outbox_sent FOR VALUES FROM ('2024-01-01Z') TO ('2024-01-02Z')`)
 	start(t, db, newBroker(), keeping(schema.Config{}))
@@ -256,9 +227,7 @@ var sqlBlock = regexp.MustCompile("(?s)```sql\n(.*?)```")
 func TestQueriesOfTheDocs(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/operating-the-forwarder.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	blocks := sqlBlock.FindAllStringSubmatch(string(text), -1)
 	if len(blocks) != 2 {
 		t.Fatalf("%d blocks, want 2: %q", len(blocks), blocks)
@@ -270,9 +239,7 @@ func TestQueriesOfTheDocs(t *testing.T) {
 	put(t, db, schema.Config{}, "orders.placed", msg("sent-placed", ""), msg("handled-placed", ""))
 	f := start(t, db, newBroker(), keeping(schema.Config{}))
 	drained(t, db)
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, f.Close())
 	put(t, db, schema.Config{}, "orders.placed", msg("pending-placed", ""))
 	insertDead(t, db, msg("dead-placed", ""))
 	age(t, db, "once_outbox_sent", "sent_at", time.Hour, "1 = 1")
@@ -284,9 +251,7 @@ func TestQueriesOfTheDocs(t *testing.T) {
 			n     int
 			found string
 		)
-		if err := db.QueryRowContext(t.Context(), query).Scan(&n, &found); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRowContext(t.Context(), query).Scan(&n, &found))
 		if n != 1 {
 			t.Fatalf("n is %d, want 1", n)
 		}

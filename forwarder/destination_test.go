@@ -39,15 +39,11 @@ func sendingTo(b *broker, destination string) message.Publisher {
 func background(t *testing.T, db *sql.DB, publisher message.Publisher, config forwarder.Config) <-chan error {
 	t.Helper()
 	f, err := forwarder.New(db, publisher, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	t.Cleanup(func() {
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, f.Close())
 	})
 	return ended
 }
@@ -75,9 +71,7 @@ func atWork(t *testing.T, db interface {
 	}
 	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`INSERT INTO once_forwarders (owner, lease_until, destination)
 		VALUES ('another', %s, '%s') ON CONFLICT (owner) DO UPDATE SET lease_until = excluded.lease_until`, until, destination))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 }
 
 // Trap 88. Run of an instance with another destination must return an error.
@@ -158,9 +152,7 @@ func TestTheDestinationChangesWhenNobodyElseIsAtWork(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		cfg := quick(config)
 		old := start(t, db, sendingTo(newBroker(), "rabbit a"), cfg)
-		if err := old.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, old.Close())
 
 		log := &kit.Logs{}
 		cfg.Logger = log
@@ -172,9 +164,7 @@ func TestTheDestinationChangesWhenNobodyElseIsAtWork(t *testing.T) {
 		if got := log.Count("has changed"); got != 1 {
 			t.Fatalf(`log.Count("has changed") is %d, want 1`, got)
 		}
-		if err := second.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, second.Close())
 		if got := log.Count("has changed"); got != 1 {
 			t.Fatalf(`log.Count("has changed") is %d, want 1`, got)
 		}
@@ -225,17 +215,11 @@ func TestTwoDestinationsStartAtOnce(t *testing.T) {
 		release := func() {}
 		if !isSQLite(t, db) {
 			lock, err := db.Begin()
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			defer func() { _ = lock.Rollback() }()
-			if _, err := lock.Exec(`SELECT FROM once_slots FOR UPDATE`); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(lock.Exec(`SELECT FROM once_slots FOR UPDATE`)))
 			release = func() {
-				if err := lock.Rollback(); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, lock.Rollback())
 			}
 		}
 		waits := func(n int) {
@@ -280,9 +264,7 @@ func TestADestinationThatComesBackAtThisMoment(t *testing.T) {
 	db := postgres(t)
 	atWork(t, db, false, "rabbit a", -1)
 	renewal, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = renewal.Rollback() }()
 	atWork(t, renewal, false, "rabbit a", 3600)
 	log := &kit.Logs{}
@@ -292,9 +274,7 @@ func TestADestinationThatComesBackAtThisMoment(t *testing.T) {
 	eventually(t, "it waits", func() bool {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 1
 	})
-	if err := renewal.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, renewal.Commit())
 	eventually(t, "it sees the other", func() bool { return log.Has("Another instance has another destination, waiting") })
 	atWork(t, db, false, "rabbit a", 3601)
 	if err := ends(t, ended); !errors.Is(err, forwarder.ErrOtherDestination) {
@@ -317,17 +297,11 @@ func TestAnInstanceThatComesBackGivesWay(t *testing.T) {
 		drained(t, db)
 
 		taken, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		defer func() { _ = taken.Rollback() }()
-		if _, err := taken.ExecContext(t.Context(), `DELETE FROM once_forwarders`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, taken, `DELETE FROM once_forwarders`)
 		atWork(t, taken, isSQLite(t, db), "rabbit b", 3600)
-		if err := taken.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, taken.Commit())
 		eventually(t, "it sees the other", func() bool { return log.Has("Another instance has another destination, waiting") })
 		put(t, db, config, "t", msg("after", ""))
 		atWork(t, db, isSQLite(t, db), "rabbit b", 3602)

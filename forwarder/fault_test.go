@@ -26,9 +26,7 @@ func TestConnectionsThatAreKilled(t *testing.T) {
 	t.Parallel()
 	database := kit.Postgres(t)
 	db, killer := database.DB, secondPool(t, database) // the test kills the forwarder's connections, but not its own
-	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
 	var flowing atomic.Bool
 	flowing.Store(true)
 	b := newBroker()
@@ -71,9 +69,7 @@ func TestConnectionsThatAreKilled(t *testing.T) {
 	if got := b.ids(nil); len(got) != sent {
 		t.Fatalf("len(b.ids(nil)) is %d, want %d: %q", len(got), sent, got)
 	}
-	if got := count(t, killer, `SELECT COUNT(*) FROM once_outbox_dead`); got != 0 {
-		t.Fatalf("count is %d, want 0", got)
-	}
+	kit.WantNumber(t, killer, 0, `SELECT COUNT(*) FROM once_outbox_dead`)
 }
 
 // private returns a server that no other test uses, and a pool of connections to it. It
@@ -109,15 +105,11 @@ func alone(t *testing.T) *sql.DB {
 		if errors.Is(err, servers.ErrNotInstalled) {
 			kit.Without(t, err)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		kit.AtEnd(server.Close)
 	}
 	admin, err := sql.Open("postgres", server.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer admin.Close()
 	name := fmt.Sprint("test", lastAlone.Add(1))
 	exec(t, admin, `CREATE DATABASE `+name)
@@ -131,13 +123,9 @@ var lastAlone atomic.Int64
 func pool(t *testing.T, server *servers.Postgres, database string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("postgres", server.DSN(database))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = db.Close() })
-	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
 	return db
 }
 
@@ -163,9 +151,7 @@ func TestADatabaseThatIsKilled(t *testing.T) {
 	close(release)
 	eventually(t, "it could not be deleted", func() bool { return log.Has("could not be recorded") })
 	giveTime(200 * time.Millisecond) // so that there are some more failures
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, server.Restart(t.Context()))
 	put(t, db, schema.Config{}, "t", msg("after", ""))
 	drained(t, db)
 	if !b.has("in flight", "behind", "after") {
@@ -191,9 +177,7 @@ func TestADatabaseThatIsFrozen(t *testing.T) {
 	cfg.Lease = time.Minute // a read that has begun waits this long for its result
 	cfg.CloseTimeout = 300 * time.Millisecond
 	f, err := forwarder.New(db, b, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	put(t, db, schema.Config{}, "t", msg("1", ""))
@@ -204,9 +188,7 @@ func TestADatabaseThatIsFrozen(t *testing.T) {
 	giveTime(100 * time.Millisecond) // so that a read has begun
 	began := time.Now()
 	_ = f.Close()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, <-ended)
 	if got := time.Since(began); got >= 3*cfg.CloseTimeout+slack {
 		t.Fatalf("time.Since(began) is %v, want less than %v", got, 3*cfg.CloseTimeout+slack)
 	}
@@ -219,9 +201,7 @@ func TestADatabaseThatIsNotThereYet(t *testing.T) {
 	server.Kill()
 	b := newBroker()
 	f, err := forwarder.New(db, b, quick(schema.Config{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	select {
@@ -231,17 +211,11 @@ func TestADatabaseThatIsNotThereYet(t *testing.T) {
 		t.Fatalf("Run gives up: %v", err)
 	case <-time.After(200 * time.Millisecond):
 	}
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, server.Restart(t.Context()))
 	<-f.Running()
 	drained(t, db)
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, f.Close())
+	kit.OK(t, <-ended)
 }
 
 // eachDatabase runs test with each kind of database, after it has created the tables.
@@ -249,9 +223,7 @@ func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schem
 	t.Helper()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		test(t, db.DB, config)
 	})
 }
@@ -260,9 +232,7 @@ func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schem
 func postgres(t testing.TB) *sql.DB {
 	t.Helper()
 	db := kit.Postgres(t).DB
-	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
 	return db
 }
 

@@ -160,9 +160,7 @@ func TestMissingTables(t *testing.T) {
 	t.Parallel()
 	db := kit.EmptyPostgres(t).DB
 	f, err := forwarder.New(db, newBroker(), forwarder.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	err = f.Run(t.Context())
 	if !errors.Is(err, schema.ErrMissing) {
 		t.Fatalf("got %v, want ErrMissing", err)
@@ -173,18 +171,14 @@ func TestMissingTables(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "schema.Up") {
 		t.Fatalf(`got %v, want an error with "schema.Up"`, err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, f.Close())
 }
 
 // With a database of another kind, Run must return an error, because waiting cannot
 // help.
 func TestADatabaseOfTheOtherKind(t *testing.T) {
 	f, err := forwarder.New(kit.SQLite(t).DB, newBroker(), forwarder.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if err := f.Run(t.Context()); !errors.Is(err, schema.ErrDialect) {
 		t.Fatalf("Run: got %v, want ErrDialect", err)
 	}
@@ -194,23 +188,15 @@ func TestRunAndCloseInAnyOrder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		f, err := forwarder.New(db, newBroker(), quick(config))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
+		kit.OK(t, f.Close())
+		kit.OK(t, f.Close())
 		if err := f.Run(t.Context()); !errors.Is(err, forwarder.ErrClosed) {
 			t.Fatalf("Run: got %v, want ErrClosed", err)
 		}
 
 		f, err = forwarder.New(db, newBroker(), quick(config))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- f.Run(ctx) }()
@@ -219,15 +205,9 @@ func TestRunAndCloseInAnyOrder(t *testing.T) {
 			t.Fatalf("Run: got %v, want an error that it was called before", err)
 		}
 		cancel()
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, <-ended)
+		kit.OK(t, f.Close())
+		kit.OK(t, f.Close())
 		if got := count(t, db, `SELECT COUNT(*) FROM once_slots WHERE owner IS NOT NULL`); got != 0 {
 			t.Fatalf("count is %d, want 0: the lease is given back", got)
 		}
@@ -259,9 +239,7 @@ func TestForwardedMessagesHaveTheirTimes(t *testing.T) {
 		m.Metadata.Set(meta.CreatedAt, "2001-01-01T00:00:00.000Z")
 		m.Metadata.Set(meta.PublishedAt, "2001-01-01T00:00:00.000Z")
 		put(t, db, config, "t", m)
-		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE CAST(metadata AS text) = '{}'`); got != 1 {
-			t.Fatalf("count is %d, want 1", got)
-		}
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox WHERE CAST(metadata AS text) = '{}'`)
 		b := newBroker()
 		start(t, db, b, quick(config))
 		drained(t, db)
@@ -332,9 +310,7 @@ func TestTrap25_NotifyIsAHintForThoseWhoWantIt(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	config := schema.Config{}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	exec(t, db.DB, `CREATE FUNCTION once_outbox_notify() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN NOTIFY once_outbox; RETURN NULL; END $$`)
 	exec(t, db.DB, `CREATE TRIGGER once_outbox_notify AFTER INSERT ON once_outbox
@@ -342,13 +318,9 @@ func TestTrap25_NotifyIsAHintForThoseWhoWantIt(t *testing.T) {
 
 	listener := pq.NewListener(db.DSN, time.Second, time.Minute, nil)
 	defer func() {
-		if err := listener.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, listener.Close())
 	}()
-	if err := listener.Listen("once_outbox"); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, listener.Listen("once_outbox"))
 
 	put(t, db.DB, config, "t", msg("1", ""), msg("2", ""))
 	select {
@@ -418,9 +390,7 @@ func TestTrap20_EveryRowIsInASweep(t *testing.T) {
 			}
 			put(t, db, config, "t", msgs...)
 			eventually(t, "it has begun", func() bool { return b.tries(fmt.Sprint(round, "-3")) > 0 })
-			if err := f.Close(); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, f.Close())
 			if got := inNoSweep(t, db); got != 0 {
 				t.Fatalf("inNoSweep is %d, want 0", got)
 			}

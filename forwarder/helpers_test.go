@@ -34,9 +34,7 @@ func quick(config schema.Config) forwarder.Config {
 func start(t *testing.T, db *sql.DB, publisher message.Publisher, config forwarder.Config) *forwarder.Forwarder {
 	t.Helper()
 	f, err := forwarder.New(db, publisher, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	run(t, f)
 	return f
 }
@@ -46,20 +44,14 @@ func run(t *testing.T, f *forwarder.Forwarder) {
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	t.Cleanup(func() {
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, f.Close())
+		kit.OK(t, <-ended)
 	})
 	select {
 	case <-f.Running():
 	case err := <-ended:
 		ended <- err
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 	case <-time.After(patience):
 		t.Fatal("does not run")
 	}
@@ -78,24 +70,16 @@ func msg(id, key string) *message.Message {
 func put(t *testing.T, db *sql.DB, config schema.Config, topic string, msgs ...*message.Message) {
 	t.Helper()
 	box, err := outbox.New(outbox.Config{Schema: config})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = box.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
+	kit.OK(t, err)
+	kit.OK(t, box.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(topic, msgs...)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // count runs a query that returns one number.
 func count(t *testing.T, db *sql.DB, query string, args ...any) int {
 	t.Helper()
-	var n int
-	if err := db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	n := kit.One[int](t, db, query, args...)
 	return n
 }
 
@@ -113,9 +97,7 @@ func drained(t *testing.T, db *sql.DB) {
 // exec runs a statement on the database.
 func exec(t *testing.T, db *sql.DB, query string, args ...any) {
 	t.Helper()
-	if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, db, query, args...)
 }
 
 // slack is added to promised times in tests, because the machine may be busy.
@@ -147,9 +129,7 @@ func now(t *testing.T, db *sql.DB) string {
 func encoded(t *testing.T, metadata message.Metadata) string {
 	t.Helper()
 	text, err := json.Marshal(metadata)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return string(text)
 }
 

@@ -22,9 +22,7 @@ import (
 func secondPool(t *testing.T, db kit.Database) *sql.DB {
 	t.Helper()
 	pool, err := sql.Open(db.Dialect, db.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
 }
@@ -32,20 +30,14 @@ func secondPool(t *testing.T, db kit.Database) *sql.DB {
 func slotsOf(t *testing.T, db *sql.DB) (shares []int) {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), `SELECT COUNT(owner) FROM once_slots WHERE owner IS NOT NULL GROUP BY owner ORDER BY 1`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer rows.Close()
 	for rows.Next() {
 		var share int
-		if err := rows.Scan(&share); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, rows.Scan(&share))
 		shares = append(shares, share)
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, rows.Err())
 	return shares
 }
 
@@ -86,9 +78,7 @@ func TestTrap18_InstancesShareTheSlots(t *testing.T) {
 			t.Fatal("second.ids(nil) is empty")
 		}
 
-		if err := one.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, one.Close())
 		if got := slotsOf(t, db); len(got) != 1 {
 			t.Fatalf("len(slotsOf) is %d, want 1: nobody has to wait for its lease: %v", len(got), got)
 		}
@@ -97,9 +87,7 @@ func TestTrap18_InstancesShareTheSlots(t *testing.T) {
 		}
 		drained(t, db)
 		shares(t, db, 64)
-		if got := count(t, db, `SELECT COUNT(*) FROM once_forwarders`); got != 1 {
-			t.Fatalf("count is %d, want 1", got)
-		}
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_forwarders`)
 	})
 }
 
@@ -123,9 +111,7 @@ func TestInstancesComeAndGo(t *testing.T) {
 		cfg.Logger = log
 
 		box, err := outbox.New(outbox.Config{Schema: config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		written, stop := make(chan int), make(chan struct{})
 		go func() {
 			n := 0
@@ -155,12 +141,8 @@ func TestInstancesComeAndGo(t *testing.T) {
 			shares(t, db, 32, 32)
 			third := start(t, db, &pipelined{broker: b}, cfg)
 			shares(t, db, 20, 22, 22)
-			if err := more.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if err := third.Close(); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, more.Close())
+			kit.OK(t, third.Close())
 			shares(t, db, 64)
 		}
 		close(stop)
@@ -192,9 +174,7 @@ func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		cfg := quick(config)
 		cfg.Lease = time.Second
 		cfg.CloseTimeout = 100 * time.Millisecond
@@ -203,17 +183,13 @@ func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 		release := make(chan struct{})
 		first := &pipelined{broker: newBroker().answering(func(delivery) error { <-release; return nil })}
 		doomed, err := forwarder.New(pool, first, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		ended := make(chan error, 1)
 		go func() { ended <- doomed.Run(context.Background()) }()
 		put(t, db.DB, config, "t", msg("1", "key"), msg("2", "key"), msg("3", ""))
 		eventually(t, "messages are in flight", func() bool { return first.tries("1") == 1 && first.tries("3") == 1 })
 
-		if err := pool.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, pool.Close())
 		died := time.Now()
 		second := newBroker()
 		cfg.CloseTimeout = patience
@@ -231,9 +207,7 @@ func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 		if err := doomed.Close(); err == nil || !strings.Contains(err.Error(), "2 confirmed messages") {
 			t.Fatalf(`Close: got %v, want an error with "2 confirmed messages"`, err)
 		}
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, <-ended)
 		if got := first.tries("2"); got != 0 {
 			t.Fatalf(`first.tries("2") is %d, want 0: nothing is sent without the lease`, got)
 		}
@@ -246,39 +220,23 @@ func TestASlotIsTakenAtTheSameMoment(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)
 	other, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = other.Rollback() }()
-	if _, err := other.Exec(`UPDATE once_slots SET owner = 'another', lease_until = now() + interval '1 hour' WHERE slot = 7`); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(other.Exec(`UPDATE once_slots SET owner = 'another', lease_until = now() + interval '1 hour' WHERE slot = 7`)))
 	cfg := quick(schema.Config{})
 	f, err := forwarder.New(db, newBroker(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	defer func() {
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, f.Close())
+		kit.OK(t, <-ended)
 	}()
 	eventually(t, "it waits for the slot", func() bool {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 1
 	})
-	if err := other.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, other.Commit())
 	<-f.Running()
-	if got := count(t, db, `SELECT COUNT(*) FROM once_slots WHERE slot = 7 AND owner = 'another'`); got != 1 {
-		t.Fatalf("count is %d, want 1", got)
-	}
-	if got := count(t, db, `SELECT COUNT(*) FROM once_slots WHERE owner <> 'another'`); got != 63 {
-		t.Fatalf("count is %d, want 63", got)
-	}
+	kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_slots WHERE slot = 7 AND owner = 'another'`)
+	kit.WantNumber(t, db, 63, `SELECT COUNT(*) FROM once_slots WHERE owner <> 'another'`)
 }

@@ -18,9 +18,7 @@ func TestLookaheadFindsTheTenantWithoutDecoding(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t).DB
 	d, err := dialect.New(schema.Config{}.WithDefaults())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for metadata, want := range map[string]string{
 		`{}`:                        "",
 		`{"a":"b"}`:                 "",
@@ -35,10 +33,8 @@ func TestLookaheadFindsTheTenantWithoutDecoding(t *testing.T) {
 		`{"once_tenant_id":"` + strings.Repeat("x", 300) + `"}`:  strings.Repeat("x", 255),
 	} {
 		var quick, decoded string
-		if err := db.QueryRowContext(t.Context(), `SELECT `+quickTenant(d)+`, `+outboxrow.Tenant(d)+` FROM (SELECT $1::json AS metadata) AS o`,
-			metadata).Scan(&quick, &decoded); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRowContext(t.Context(), `SELECT `+quickTenant(d)+`, `+outboxrow.Tenant(d)+` FROM (SELECT $1::json AS metadata) AS o`,
+			metadata).Scan(&quick, &decoded))
 		if quick != want || decoded != want {
 			t.Errorf("%s: found %q, decoded %q, want %q", metadata, quick, decoded, want)
 		}
@@ -51,7 +47,7 @@ func TestLookaheadIsNotCompiled(t *testing.T) {
 	t.Parallel()
 	s, exec := ownerOfAll(t, kit.Postgres(t))
 	exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) SELECT n, 't', 1, '', '{}' FROM generate_series(1, 30) AS n`)
-	err := s.read(t.Context(), func(tx *sql.Tx) error {
+	kit.OK(t, s.read(t.Context(), func(tx *sql.Tx) error {
 		before, after := "", ""
 		if err := tx.QueryRowContext(t.Context(), `SHOW jit`).Scan(&before); err != nil {
 			return err
@@ -68,10 +64,7 @@ func TestLookaheadIsNotCompiled(t *testing.T) {
 			t.Errorf("jit is %q before the snapshot and %q after it, want off", before, after)
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // The field Reach.More tells the scheduler that another lookahead would find rows that
@@ -85,9 +78,7 @@ func TestLookaheadTellsWhetherThereIsMore(t *testing.T) {
 		found, err := s.rows(t.Context(), &dispatch.Read{
 			Lookahead: true, Slots: []int64{1}, Limit: 10, Bytes: 1000, Examine: 10, PerGroup: perGroup, Groups: []dispatch.Group{{Topic: "many"}},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if len(found.rows) != perGroup || found.reach.More != more || found.reach.End < 8 {
 			t.Errorf("%d of a group: found %d, %+v", perGroup, len(found.rows), found.reach)
 		}
@@ -105,9 +96,7 @@ func TestLookaheadLeavesOutKeysWithALateRow(t *testing.T) {
 		found, err := s.rows(t.Context(), &dispatch.Read{
 			Lookahead: true, From: 11, Late: late, Passed: late, Slots: []int64{1}, Limit: 10, Bytes: 1000, Examine: 10, PerGroup: 10,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		var ids []string
 		for _, m := range found.rows {
 			ids = append(ids, m.ID)

@@ -56,9 +56,7 @@ func TestBacklogOfOneTenantOrTopicDoesNotHoldUpOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, config := kit.Postgres(t).DB, schema.Config{}
-			if err := schema.Up(t.Context(), db, config); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, schema.Up(t.Context(), db, config))
 			manyWait(t, db, "t", 800)
 			var few []string
 			for i := range 10 {
@@ -105,9 +103,7 @@ func TestBacklogOfOneTenantOrTopicDoesNotHoldUpOthers(t *testing.T) {
 func TestMessageBehindABacklogKeepsTheOrderOfItsKey(t *testing.T) {
 	t.Parallel()
 	db, config := kit.Postgres(t).DB, schema.Config{}
-	if err := schema.Up(t.Context(), db, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, config))
 	manyWait(t, db, "t", 600)
 	shared, free := msg("shared", "key-3"), msg("free", "")
 	exec(t, db, `UPDATE once_outbox SET slot = $1 WHERE ordering_key = 'key-3'`, outboxrow.SlotOf("", "key-3"))
@@ -117,29 +113,21 @@ func TestMessageBehindABacklogKeepsTheOrderOfItsKey(t *testing.T) {
 	cfg := quick(config)
 	cfg.BatchSize, cfg.Window = 16, 4
 	box, err := outbox.New(outbox.Config{Schema: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	open, err := db.BeginTx(t.Context(), nil) // takes a position before the backlog's end, and commits late
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer open.Rollback() //nolint:errcheck // ends the transaction if the test fails
 	late, later := msg("late", "late-key"), msg("later", "late-key")
 	outbox.SetTenant(late, "few")
 	outbox.SetTenant(later, "few")
-	if err := box.Publisher(open).Publish("t", late); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, box.Publisher(open).Publish("t", late))
 	start(t, db, &pipelined{broker: b}, cfg)
 	put(t, db, config, "t", shared, free)
 	eventually(t, "the free one is sent", func() bool { return b.has("free") })
 	if b.has("shared") {
 		t.Fatal(`b.has("shared") returned true: it waits for its key`)
 	}
-	if err := open.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, open.Commit())
 	for n := range 2 { // the first lookahead can pass the late message, the last one finds the later message
 		if n == 1 {
 			put(t, db, config, "t", later)
@@ -216,9 +204,7 @@ var operator = operate.Act{Actor: "ann", Why: "their mail server is down"}
 func newWaiting(t *testing.T, db *sql.DB, config schema.Config) *waiting.Messages {
 	t.Helper()
 	m, err := waiting.New(db, operate.Config{Schema: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return m
 }
 
@@ -229,9 +215,7 @@ func TestPausedTopicWaits(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker()
 		m := newWaiting(t, db, config)
-		if err := m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}))
 		put(t, db, config, "orders", msg("k1", "k"))
 		put(t, db, config, "mails", msg("k2", "k"), msg("mail", ""))
 		put(t, db, config, "orders", msg("k3", "k"), msg("other", ""), msg("o1", "o"))
@@ -246,9 +230,7 @@ func TestPausedTopicWaits(t *testing.T) {
 			}
 		}
 
-		if err := m.Resume(t.Context(), operator, waiting.Scope{Topic: "mails"}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, m.Resume(t.Context(), operator, waiting.Scope{Topic: "mails"}))
 		drained(t, db)
 		if got, want := strings.Join(sentOf(b, "k"), " "), "k1 k2 k3 k4"; got != want {
 			t.Fatalf("got %v, want %v", got, want)
@@ -273,9 +255,7 @@ func TestPausedTenantWaits(t *testing.T) {
 			of("loud", fmt.Sprint("before", i), "l")
 		}
 		eventually(t, "all are sent", func() bool { return b.has("before19") })
-		if err := m.Pause(t.Context(), operator, waiting.Scope{Tenant: "loud"}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, m.Pause(t.Context(), operator, waiting.Scope{Tenant: "loud"}))
 		eventually(t, "a message waits", func() bool {
 			of("loud", fmt.Sprint("probe", time.Now().UnixNano()), "")
 			giveTime(100 * time.Millisecond)
@@ -290,9 +270,7 @@ func TestPausedTenantWaits(t *testing.T) {
 		if b.has("during0") {
 			t.Fatal("sent during the pause: during0")
 		}
-		if err := m.Resume(t.Context(), operator, waiting.Scope{Tenant: "loud"}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, m.Resume(t.Context(), operator, waiting.Scope{Tenant: "loud"}))
 		drained(t, db)
 		if got := sentOf(b, "l"); len(got) != 40 || got[20] != "during0" || got[39] != "during19" {
 			t.Fatalf("sent in the order %q", got)
@@ -310,9 +288,7 @@ func TestPausedTopicIsNotTriedAgain(t *testing.T) {
 		exec(t, db, `UPDATE once_outbox SET due_at = created_at, failing_since = created_at, attempts = 1 WHERE message_id = 'm1'`)
 		exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
 			SELECT ordering_key, position, position, 'refused' FROM once_outbox WHERE message_id = 'm1'`)
-		if err := m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}))
 		put(t, db, config, "orders", msg("o1", "k"), msg("other", ""))
 		start(t, db, &pipelined{broker: b}, quick(config))
 		eventually(t, "the other is sent", func() bool { return b.has("other") })
@@ -320,9 +296,7 @@ func TestPausedTopicIsNotTriedAgain(t *testing.T) {
 		if b.has("m1") || b.has("m2") || b.has("o1") {
 			t.Fatal("sent during the pause: m1 or m2 or o1")
 		}
-		if err := m.Resume(t.Context(), operator, waiting.Scope{Topic: "mails"}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, m.Resume(t.Context(), operator, waiting.Scope{Topic: "mails"}))
 		drained(t, db)
 		if got, want := strings.Join(sentOf(b, "k"), " "), "m1 m2 o1"; got != want {
 			t.Fatalf("got %v, want %v", got, want)
@@ -344,14 +318,10 @@ func TestDueMessagesDoNotWaitForPausedOnes(t *testing.T) {
 		}
 		put(t, db, config, "orders", msg("order", ""))
 		exec(t, db, `UPDATE once_outbox SET due_at = created_at`)
-		if err := m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}))
 		start(t, db, &pipelined{broker: b}, limited)
 		eventually(t, "the other topic is served", func() bool { return b.has("order") })
-		if err := m.Resume(t.Context(), operator, waiting.Scope{Topic: "mails"}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, m.Resume(t.Context(), operator, waiting.Scope{Topic: "mails"}))
 		drained(t, db)
 	})
 }
@@ -362,26 +332,18 @@ func TestPauseOutlivesAnInstance(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker()
 		m := newWaiting(t, db, config)
-		if err := m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, m.Pause(t.Context(), operator, waiting.Scope{Topic: "mails"}))
 		put(t, db, config, "mails", msg("mail", ""), msg("k1", "k"))
 		for i := range 3 {
 			other := fmt.Sprint("other", i)
 			put(t, db, config, "orders", msg(other, ""))
 			f, err := forwarder.New(db, &pipelined{broker: b}, quick(config))
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			ended := make(chan error, 1)
 			go func() { ended <- f.Run(context.Background()) }()
 			eventually(t, "the other is sent", func() bool { return b.has(other) })
-			if err := f.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-ended; err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, f.Close())
+			kit.OK(t, <-ended)
 		}
 		if b.has("mail") || b.has("k1") {
 			t.Fatal("sent during the pause: mail or k1")

@@ -437,9 +437,7 @@ func TestSlotIsGivenBackWhenItsMessagesAreSettled(t *testing.T) {
 	(<-l.done)()
 	var owned int
 	query := `SELECT COUNT(*) FROM once_slots WHERE owner IS NOT NULL AND slot = 32`
-	if err := owner.db.QueryRowContext(t.Context(), query).Scan(&owned); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, owner.db.QueryRowContext(t.Context(), query).Scan(&owned))
 	if owned != 0 || len(l.tenure.leaving) != 0 || l.tenure.busy || len(s.Slots()) != 32 {
 		t.Errorf("owners of the slot: %d; %v are leaving, and %d slots are left", owned, l.tenure.leaving, len(s.Slots()))
 	}

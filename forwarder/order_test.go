@@ -73,9 +73,7 @@ func TestTrap64_ARefusedHeadBlocksItsKeyAcrossARestart(t *testing.T) {
 		f := start(t, db, &pipelined{broker: b}, cfg)
 		put(t, db, config, "t", msg("head", "key"), msg("second", "key"), msg("other", "other"), msg("free", ""))
 		eventually(t, "it was refused", func() bool { return attempts(t, db, "head") > 0 })
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, f.Close())
 		got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys h JOIN once_outbox o
 			ON h.position = o.position AND h.ordering_key = o.ordering_key AND o.message_id = 'head' WHERE h.reason = 'refused'`)
 		if got != 1 {
@@ -95,9 +93,7 @@ func TestTrap64_ARefusedHeadBlocksItsKeyAcrossARestart(t *testing.T) {
 		if got, want := b.ids(func(d delivery) bool { return d.key == "key" }), []string{"head", "second", "third"}; !slices.Equal(got, want) {
 			t.Fatalf("b.ids is %q, want %q", got, want)
 		}
-		if got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
-			t.Fatalf("count is %d, want 0", got)
-		}
+		kit.WantNumber(t, db, 0, `SELECT COUNT(*) FROM once_blocked_keys`)
 	})
 }
 
@@ -115,9 +111,7 @@ func TestTrap64_ABlockedKeyWhoseHeadIsGone(t *testing.T) {
 		f := start(t, db, b, cfg)
 		put(t, db, config, "t", msg("head", "key"), msg("second", "key"))
 		eventually(t, "it was refused", func() bool { return attempts(t, db, "head") == 1 })
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, f.Close())
 		exec(t, db, `DELETE FROM once_outbox WHERE message_id = 'head'`)
 		start(t, db, b, cfg)
 		drained(t, db)
@@ -160,9 +154,7 @@ func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeys(t *testing.T) {
 	put(t, db, schema.Config{}, "t", msg("third", key))
 	put(t, db, schema.Config{}, "t", msg("behind", key+"'s neighbour"))
 	eventually(t, "both read on", func() bool { return b.has("behind") })
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, first.Close())
 	drained(t, db)
 	if got, want := b.ids(func(d delivery) bool { return d.key == key }), []string{"second", "third"}; !slices.Equal(got, want) {
 		t.Fatalf("b.ids is %q, want %q", got, want)
@@ -214,10 +206,7 @@ func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeysNow(t *testing.T) {
 	eventually(t, "the head is in flight again", func() bool { return b.tries("head") == 2 })
 	exec(t, db, `UPDATE once_slots SET owner = 'another', lease_until = now() + interval '1 hour'`)
 	eventually(t, "it notices", func() bool { return !punctual(log) })
-	var first string
-	if err := db.QueryRowContext(t.Context(), `SELECT owner FROM once_forwarders`).Scan(&first); err != nil {
-		t.Fatal(err)
-	}
+	first := kit.One[string](t, db, `SELECT owner FROM once_forwarders`)
 
 	var due []*message.Message
 	for i := range 1000 {
@@ -255,9 +244,7 @@ func TestTrap64_OnlyTheOwnerOfASlotUnblocksItsKeysNow(t *testing.T) {
 	})
 	put(t, db, schema.Config{}, "t", msg("later", key))
 	free("behind")
-	if err := second.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, second.Close())
 	drained(t, db)
 	if got, want := b.ids(func(d delivery) bool { return d.key == key }), []string{"head", "next", "later"}; !slices.Equal(got, want) {
 		t.Fatalf("b.ids is %q, want %q", got, want)
@@ -298,9 +285,7 @@ func TestTrap21_KeyedOrderUnderRefusalsAndRestarts(t *testing.T) {
 			}
 			put(t, db, config, "t", msgs...)
 			if i%8 == 7 {
-				if err := f.Close(); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, f.Close())
 				if got := inNoSweep(t, db); got != 0 {
 					t.Fatalf("inNoSweep is %d, want 0", got)
 				}
@@ -320,9 +305,7 @@ func TestTrap21_KeyedOrderUnderRefusalsAndRestarts(t *testing.T) {
 				t.Fatalf("ids is not sorted: %v", ids)
 			}
 		}
-		if got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
-			t.Fatalf("count is %d, want 0", got)
-		}
+		kit.WantNumber(t, db, 0, `SELECT COUNT(*) FROM once_blocked_keys`)
 		if got := countDead(t, db); got != 0 {
 			t.Fatalf("dead is %d, want 0", got)
 		}

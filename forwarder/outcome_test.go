@@ -17,6 +17,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -95,9 +96,7 @@ func TestTrap19_TheBackoffIsInTheRow(t *testing.T) {
 		for range 3 { // restarts must not change it
 			f := start(t, db, b, cfg)
 			eventually(t, "it was refused", func() bool { return attempts(t, db, "bad") == 1 })
-			if err := f.Close(); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, f.Close())
 		}
 		if got := b.tries("bad"); got != 1 {
 			t.Fatalf(`b.tries("bad") is %d, want 1`, got)
@@ -106,9 +105,7 @@ func TestTrap19_TheBackoffIsInTheRow(t *testing.T) {
 			t.Fatalf(`attempts("bad") is %d, want 1`, got)
 		}
 		var text string
-		if err := db.QueryRow(`SELECT last_error FROM once_outbox`).Scan(&text); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRow(`SELECT last_error FROM once_outbox`).Scan(&text))
 		if text != "no \uFFFD \uFFFD queue" {
 			t.Fatalf(`text is %q, want "no � � queue"`, text)
 		}
@@ -116,9 +113,7 @@ func TestTrap19_TheBackoffIsInTheRow(t *testing.T) {
 		if config.Dialect == schema.SQLite {
 			soonest, latest = `unixepoch() * 1000 + 2400000`, `unixepoch() * 1000 + 4800000`
 		}
-		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE due_at BETWEEN `+soonest+` AND `+latest); got != 1 {
-			t.Fatalf("count is %d, want 1", got)
-		}
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox WHERE due_at BETWEEN `+soonest+` AND `+latest)
 	})
 }
 
@@ -145,9 +140,7 @@ func TestTrap22_DeadAfterTheLastAttempt(t *testing.T) {
 		if got := b.tries("bad"); got != 3 {
 			t.Fatalf(`b.tries("bad") is %d, want 3`, got)
 		}
-		if got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
-			t.Fatalf("count is %d, want 0", got)
-		}
+		kit.WantNumber(t, db, 0, `SELECT COUNT(*) FROM once_blocked_keys`)
 
 		var (
 			id, topic, key, text, reason, metadata string
@@ -155,20 +148,15 @@ func TestTrap22_DeadAfterTheLastAttempt(t *testing.T) {
 			attempts                               int
 			unknown                                bool
 		)
-		err := db.QueryRow(`SELECT message_id, topic, ordering_key, payload, CAST(metadata AS text), attempts,
+		kit.OK(t, db.QueryRow(`SELECT message_id, topic, ordering_key, payload, CAST(metadata AS text), attempts,
 			last_error, reason, unknown FROM once_outbox_dead`).
-			Scan(&id, &topic, &key, &payload, &metadata, &attempts, &text, &reason, &unknown)
-		if err != nil {
-			t.Fatal(err)
-		}
+			Scan(&id, &topic, &key, &payload, &metadata, &attempts, &text, &reason, &unknown))
 		want := []any{"bad", "t", "key", []byte{0, 255}, 3, "no queue", "exhausted", false}
 		if got := []any{id, topic, key, payload, attempts, text, reason, unknown}; !reflect.DeepEqual(got, want) {
 			t.Fatalf("id, topic, key, payload, attempts, text, reason, unknown are %v, want %v", got, want)
 		}
 		var fields map[string]string
-		if err := json.Unmarshal([]byte(metadata), &fields); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, json.Unmarshal([]byte(metadata), &fields))
 		if want := map[string]string{"a": "b", outbox.OrderingKey: "key"}; !maps.Equal(fields, want) {
 			t.Fatalf("metadata is %q, want %q", fields, want)
 		}
@@ -196,9 +184,7 @@ func TestTrap11_UnacceptableDiesAtOnceAndAlone(t *testing.T) {
 				}
 				if after == forwarder.BlockKey {
 					eventually(t, "others are sent", func() bool { return b.has("first", "other", "free") && pending(t, db) == 1 })
-					if err := f.Close(); err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, f.Close())
 					f = start(t, db, &pipelined{broker: b}, cfg) // a restart must not unblock the key
 					put(t, db, config, "t", msg("later", "key"), msg("more", ""))
 					eventually(t, "others are sent", func() bool { return b.has("more") })
@@ -210,15 +196,11 @@ func TestTrap11_UnacceptableDiesAtOnceAndAlone(t *testing.T) {
 					}
 
 					exec(t, db, `DELETE FROM once_outbox_dead`)
-					if err := f.Close(); err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, f.Close())
 					start(t, db, &pipelined{broker: b}, cfg) // without a restart, this would take up to a minute
 				}
 				drained(t, db)
-				if got := count(t, db, `SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
-					t.Fatalf("count is %d, want 0", got)
-				}
+				kit.WantNumber(t, db, 0, `SELECT COUNT(*) FROM once_blocked_keys`)
 				if !b.has("first", "next", "other", "free") {
 					t.Fatal(`b.has("first", "next", "other", "free") returned false`)
 				}
@@ -265,9 +247,7 @@ func TestTrap12_AnOutageChargesNothing(t *testing.T) {
 					}
 					return tries >= 4
 				})
-				if got := count(t, db, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0 AND due_at IS NULL`); got != 50 {
-					t.Fatalf("count is %d, want 50", got)
-				}
+				kit.WantNumber(t, db, 50, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0 AND due_at IS NULL`)
 				down.Store(false)
 				drained(t, db)
 				if got := countDead(t, db); got != 0 {
@@ -276,9 +256,7 @@ func TestTrap12_AnOutageChargesNothing(t *testing.T) {
 				if got := b.ids(nil); len(got) != 50 {
 					t.Fatalf("len(b.ids(nil)) is %d, want 50: %q", len(got), got)
 				}
-				if err := f.Close(); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, f.Close())
 			})
 		}
 	})
@@ -338,9 +316,7 @@ func TestForeignPoisonIsChargedWhenOthersGetThrough(t *testing.T) {
 		if got := b.ids(nil); len(got) != sent {
 			t.Fatalf("len(b.ids(nil)) is %d, want %d: %q", len(got), sent, got)
 		}
-		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_dead WHERE attempts = 2`); got != 2 {
-			t.Fatalf("count is %d, want 2", got)
-		}
+		kit.WantNumber(t, db, 2, `SELECT COUNT(*) FROM once_outbox_dead WHERE attempts = 2`)
 	})
 }
 
@@ -411,9 +387,7 @@ func TestMetadataThatIsNoMapDiesAlone(t *testing.T) {
 		if got, want := b.ids(nil), []string{"good"}; !slices.Equal(got, want) {
 			t.Fatalf("b.ids(nil) is %q, want %q", got, want)
 		}
-		if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_dead WHERE reason = 'unacceptable'`); got != 1 {
-			t.Fatalf("count is %d, want 1", got)
-		}
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_dead WHERE reason = 'unacceptable'`)
 	})
 }
 

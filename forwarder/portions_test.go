@@ -65,23 +65,17 @@ func TestWhatCannotBeReadAtOnce(t *testing.T) {
 	kit.Long(t)
 	t.Parallel()
 	db := kit.Postgres(t)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	for i := range 20 {
 		m := msg(fmt.Sprint(i), "")
 		m.Payload = make([]byte, 256<<10)
 		put(t, db.DB, schema.Config{}, "t", m)
 	}
 	dsn, err := url.Parse(db.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	dsn.Host = narrow(t, dsn.Host)
 	far, err := sql.Open(db.Dialect, dsn.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = far.Close() })
 	cfg := quick(schema.Config{})
 	cfg.Lease = 2 * time.Second
@@ -94,9 +88,7 @@ func TestWhatCannotBeReadAtOnce(t *testing.T) {
 func narrow(t *testing.T, to string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -157,9 +149,7 @@ func TestWhatCannotBeChargedAtOnce(t *testing.T) {
 func TestTrap23_NothingIsHeldWhilePublishing(t *testing.T) {
 	t.Parallel()
 	database := kit.Postgres(t)
-	if err := schema.Up(t.Context(), database.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), database.DB, schema.Config{}))
 	db, mine := database.DB, secondPool(t, database)
 	release := make(chan struct{})
 	b := newBroker().answering(func(delivery) error { <-release; return nil })
@@ -175,14 +165,10 @@ func TestTrap23_NothingIsHeldWhilePublishing(t *testing.T) {
 		return count(t, mine, `SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 			AND xact_start < now() - interval '500 milliseconds'`) == 0
 	})
-	if got := count(t, mine, `SELECT COUNT(*) FROM (SELECT FROM once_outbox FOR UPDATE NOWAIT) AS free`); got != 20 {
-		t.Fatalf("count is %d, want 20", got)
-	}
+	kit.WantNumber(t, mine, 20, `SELECT COUNT(*) FROM (SELECT FROM once_outbox FOR UPDATE NOWAIT) AS free`)
 	for _, table := range []string{"once_outbox", "once_slots", "once_blocked_keys"} { // locks on several tables could deadlock with a read
 		tx, end, err := dialect.Begin(t.Context(), mine, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		_, err = tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = '30s'; LOCK TABLE `+table+` IN ACCESS EXCLUSIVE MODE`)
 		end()
 		if err != nil {
@@ -203,13 +189,9 @@ func TestTrap24_AHeldSnapshotDoesNotSlowDownReads(t *testing.T) {
 	const rows = 20_000
 	db := alone(t)
 	snapshot, err := db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer snapshot.Close()
-	if _, err := snapshot.ExecContext(t.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, snapshot, `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1`)
 
 	cfg := quick(schema.Config{})
 	cfg.PollMax = 5 * time.Millisecond
@@ -300,16 +282,10 @@ func TestReleaseWhileAMessageOfTheKeyIsCommitted(t *testing.T) {
 	put(t, db, schema.Config{}, "t", msg("head", "key"))
 	eventually(t, "dead", func() bool { return countDead(t, db) == 1 })
 	box, err := outbox.New(outbox.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	open, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := box.Publisher(open).Publish("t", msg("late", "key")); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.OK(t, box.Publisher(open).Publish("t", msg("late", "key")))
 	free := func(from int) {
 		for i := range 5 {
 			id := fmt.Sprint("free", from+i)
@@ -320,12 +296,8 @@ func TestReleaseWhileAMessageOfTheKeyIsCommitted(t *testing.T) {
 	}
 	free(0)
 	lock, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lock.Exec(`LOCK TABLE once_audit IN SHARE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.OK(t, kit.Err(lock.Exec(`LOCK TABLE once_audit IN SHARE MODE`)))
 	released := make(chan error, 1)
 	letters := deadLetters(t, db, schema.Config{})
 	go func() { released <- letters.Release(t.Context(), ann, "key") }()
@@ -333,16 +305,10 @@ func TestReleaseWhileAMessageOfTheKeyIsCommitted(t *testing.T) {
 		return count(t, db, `SELECT COUNT(*) FROM pg_stat_activity
 			WHERE wait_event_type = 'Lock' AND query LIKE '%once_audit%' AND datname = current_database()`) > 0
 	})
-	if err := open.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, open.Commit())
 	free(10)
-	if err := lock.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-released; err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, lock.Rollback())
+	kit.OK(t, <-released)
 	put(t, db, schema.Config{}, "t", msg("later", "key"))
 	drained(t, db)
 	if got, want := b.ids(func(d delivery) bool { return d.key == "key" }), []string{"late", "later"}; !slices.Equal(got, want) {

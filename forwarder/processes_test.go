@@ -78,9 +78,7 @@ func startProcess(t *testing.T, db kit.Database, broker string) *process {
 	command.Env = append(os.Environ(), processDSN+"="+db.DSN, processAMQP+"="+broker)
 	command.Stderr = os.Stderr
 	stdin, err := command.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return &process{Cmd: command, stdin: stdin, ended: kit.StartChild(t, command)}
 }
 
@@ -130,9 +128,7 @@ func startStream(t *testing.T, db *sql.DB, topic string) *stream {
 func (s *stream) end(t *testing.T, db *sql.DB) {
 	t.Helper()
 	close(s.stop)
-	if err := <-s.done; err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, <-s.done)
 	drained(t, db)
 }
 
@@ -143,18 +139,14 @@ func (s *stream) verify(t *testing.T, channel *amqp091.Channel, queue string) (d
 	next := map[string]int{}
 	for missing := s.n * streamKeys; missing > 0; {
 		d, ok, err := channel.Get(queue, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if !ok {
 			t.Fatalf("%d messages are lost", missing)
 		}
 		id, _ := d.Headers["_watermill_message_uuid"].(string)
 		key, number, _ := strings.Cut(id, "/")
 		n, err := strconv.Atoi(number)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		switch {
 		case n < next[key]:
 			duplicates++
@@ -176,38 +168,22 @@ func TestTrap18_ProcessesThatAreFrozenOrKilled(t *testing.T) {
 	kit.Long(t)
 	t.Parallel()
 	db, broker := kit.Postgres(t), kit.Rabbit(t)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	conn, err := amqp091.Dial(broker.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer conn.Close()
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	topic := broker.Name("stream")
-	if _, err := channel.QueueDeclare(topic, true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := channel.QueueBind(topic, "", topic, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(channel.QueueDeclare(topic, true, false, false, false, nil)))
+	kit.OK(t, channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil))
+	kit.OK(t, channel.QueueBind(topic, "", topic, false, nil))
 	t.Cleanup(func() { // needed if the broker has no virtual host for each test
 		cleaner, err := amqp091.Dial(broker.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		defer cleaner.Close()
 		channel, err := cleaner.Channel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		_, _ = channel.QueueDelete(topic, false, false, false)
 		_ = channel.ExchangeDelete(topic, false, false)
 	})
@@ -216,18 +192,14 @@ func TestTrap18_ProcessesThatAreFrozenOrKilled(t *testing.T) {
 	one, two := startProcess(t, db, broker.URL), startProcess(t, db, broker.URL)
 	for range 2 {
 		shares(t, db.DB, 32, 32)
-		if err := one.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, one.Process.Signal(syscall.SIGSTOP))
 		frozen := time.Now()
 		shares(t, db.DB, 64)
 		if got := time.Since(frozen); got >= processLease+2*time.Second+slack {
 			t.Fatalf("time.Since(frozen) is %v, want less than %v", got, processLease+2*time.Second+slack)
 		}
 		giveTime(processLease / 2) // so that the other process continues to send
-		if err := one.Process.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, one.Process.Signal(syscall.SIGCONT))
 	}
 	shares(t, db.DB, 32, 32)
 	two.kill()
@@ -239,9 +211,7 @@ func TestTrap18_ProcessesThatAreFrozenOrKilled(t *testing.T) {
 
 	stream.end(t, db.DB)
 	t.Logf("%d messages, %d duplicates", stream.n*streamKeys, stream.verify(t, channel, topic))
-	if err := one.stdin.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, one.stdin.Close())
 	if <-one.ended; !one.ProcessState.Success() {
 		t.Fatal(one.ProcessState)
 	}

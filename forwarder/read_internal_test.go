@@ -31,9 +31,7 @@ func TestWindowOfAPublisherThatWaitsIsItsWorkers(t *testing.T) {
 	config := Config{Schema: schema.Config{Dialect: schema.SQLite}, Window: 20, Workers: 3}
 	for want, publisher := range map[int]message.Publisher{3: new(counter), 20: async{new(counter)}} {
 		f, err := New(db.DB, publisher, config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if f.config.Window != want || cap(f.sender.orders) != want {
 			t.Errorf("%T: the window is %d, with room for %d orders, want %d", publisher, f.config.Window, cap(f.sender.orders), want)
 		}
@@ -53,9 +51,7 @@ func TestReadTellsSinceWhenAMessageWaits(t *testing.T) {
 		exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, created_at, due_at) VALUES
 			('old', 't', 1, 'abc', '{"once_tenant_id":"acme"}', ` + ago + `, NULL), ('due', 't', 1, '', '{}', ` + older + `, ` + due + `)`)
 		found, err := s.rows(t.Context(), &dispatch.Read{Slots: []int64{1}, Limit: 10, Bytes: 1000})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if len(found.rows) != 2 {
 			t.Fatalf("got %d rows, want 2", len(found.rows))
 		}
@@ -97,9 +93,7 @@ func TestReadReturnsPausedRowsWithoutTheirContents(t *testing.T) {
 			"refill": {Refill: true, Keys: []string{"d", "k"}, Slots: []int64{1}, Limit: 10, Bytes: 1000, Pauses: pauses},
 		} {
 			found, err := s.rows(t.Context(), read)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			var got []string
 			for _, m := range found.rows {
 				got = append(got, fmt.Sprintf("%s %t %q %q %d", m.ID, m.Paused, m.Payload, m.Metadata, m.Attempts))
@@ -134,19 +128,15 @@ func TestReadFailsIfARowCannotBeScanned(t *testing.T) {
 func TestPayloadsOfABacklogAreReadInBinaryForm(t *testing.T) {
 	t.Parallel()
 	eachCounted(t, func(t *testing.T, server kit.Database, s *store, trips *counting) {
-		if _, err := server.ExecContext(t.Context(), `
+		kit.Exec(t, server, `
 			INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, ordering_key)
 			SELECT 'm' || n, 'topic', 0, '\x00ff5c'::bytea || decode(lpad(to_hex(n), 8, '0'), 'hex'), '{}', 'k'
-			FROM generate_series(1, $1::int) AS n`, bulkRows); err != nil {
-			t.Fatal(err)
-		}
+			FROM generate_series(1, $1::int) AS n`, bulkRows)
 		read := func(read dispatch.Read) found {
 			t.Helper()
 			read.Slots, read.Bytes = []int64{0}, 1<<20
 			got, err := s.rows(t.Context(), &read)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if got.reach.Horizon <= 0 && !read.Refill || len(got.rows) != read.Limit && !read.Lookahead {
 				t.Fatalf("%d rows, %+v, want %d rows and a horizon", len(got.rows), got.reach, read.Limit)
 			}
@@ -190,17 +180,13 @@ func TestPollFirstAsksWhetherThereAreRows(t *testing.T) {
 	eachCounted(t, func(t *testing.T, server kit.Database, s *store, trips *counting) {
 		exec := func(query string) {
 			t.Helper()
-			if _, err := server.ExecContext(t.Context(), query); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, server, query)
 		}
 		sweep := func(read dispatch.Read) found {
 			t.Helper()
 			read.Slots, read.Limit, read.Bytes = []int64{0}, 10, 1<<20
 			got, err := s.rows(t.Context(), &read)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			return got
 		}
 		poll := func() found { t.Helper(); return sweep(dispatch.Read{Poll: true}) }
@@ -287,18 +273,12 @@ func TestPollFirstAsksWhetherThereAreRows(t *testing.T) {
 func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
 	t.Parallel()
 	db := kit.EmptyPostgres(t)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	d, err := dialect.New(schema.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	s := newStore(db.DB, d)
 	exec := func(query string, args ...any) {
-		if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, query, args...)
 	}
 	fill := func(n int) {
 		exec(`INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata, due_at)
@@ -316,20 +296,15 @@ func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
 		})
 		for _, query := range []dialect.Statement{s.sql.read, s.sql.readWithState} {
 			var text []byte
-			err := db.QueryRowContext(t.Context(),
-				`EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query.Query(), args...).Scan(&text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, db.QueryRowContext(t.Context(),
+				`EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query.Query(), args...).Scan(&text))
 			var explained []struct {
 				Plan struct {
 					Hit  int `json:"Shared Hit Blocks"`
 					Read int `json:"Shared Read Blocks"`
 				} `json:"Plan"`
 			}
-			if err := json.Unmarshal(text, &explained); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, json.Unmarshal(text, &explained))
 			blocks = max(blocks, explained[0].Plan.Hit+explained[0].Plan.Read)
 		}
 		return blocks

@@ -58,17 +58,13 @@ func eachCounted(t *testing.T, test func(t *testing.T, server kit.Database, s *s
 	for driver, open := range map[string]func(t *testing.T, dsn string, c *counting) *sql.DB{
 		"pq": func(t *testing.T, dsn string, c *counting) *sql.DB {
 			connector, err := pq.NewConnector(dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			connector.Dialer(c)
 			return sql.OpenDB(connector)
 		},
 		"pgx": func(t *testing.T, dsn string, c *counting) *sql.DB {
 			config, err := pgx.ParseConfig(dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			config.DialFunc = c.DialContext
 			return stdlib.OpenDB(*config)
 		},
@@ -76,19 +72,13 @@ func eachCounted(t *testing.T, test func(t *testing.T, server kit.Database, s *s
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
 			server := kit.Postgres(t)
-			if err := schema.Up(t.Context(), server.DB, schema.Config{}); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, schema.Up(t.Context(), server.DB, schema.Config{}))
 			d, err := dialect.New(schema.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			trips := &counting{}
 			db := open(t, server.DSN, trips)
 			defer func() {
-				if err := db.Close(); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, db.Close())
 			}()
 			test(t, server, newStore(db, d), trips)
 		})
@@ -103,16 +93,12 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 		sweep := func() found {
 			t.Helper()
 			got, err := s.rows(t.Context(), &dispatch.Read{Slots: []int64{0}, Limit: 10, Bytes: 1 << 20})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			return got
 		}
 		exec := func(query string) {
 			t.Helper()
-			if _, err := server.ExecContext(t.Context(), query); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, server, query)
 		}
 		exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('m1', 'topic', 0, '\x00ff', '{}')`)
 		sweep() // connects, and pgx prepares the query
@@ -149,9 +135,7 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 			got, err := s.rows(t.Context(), &dispatch.Read{
 				Lookahead: true, From: above, Late: above, Passed: above, Slots: []int64{0}, Limit: 10, Bytes: 1 << 20, Examine: 10, PerGroup: 10,
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			return got
 		}
 		position := look(0).rows[0].Position
@@ -192,22 +176,14 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 func TestReadIsNeverSerializable(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	d, err := dialect.New(schema.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	db.SetMaxOpenConns(1)
-	if _, err := db.ExecContext(t.Context(), `SET default_transaction_isolation = 'serializable'`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, db, `SET default_transaction_isolation = 'serializable'`)
 	s := newStore(db.DB, d)
 	for range 3 {
-		if _, err := s.rows(t.Context(), &dispatch.Read{Slots: []int64{0}, Limit: 10, Bytes: 1 << 20}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(s.rows(t.Context(), &dispatch.Read{Slots: []int64{0}, Limit: 10, Bytes: 1 << 20})))
 	}
 	if !s.inTx {
 		t.Fatal("s.inTx is false")
@@ -215,7 +191,5 @@ func TestReadIsNeverSerializable(t *testing.T) {
 	if s.alone {
 		t.Fatal("s.alone is true")
 	}
-	if _, err := db.ExecContext(t.Context(), `RESET default_transaction_isolation`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, db, `RESET default_transaction_isolation`)
 }

@@ -38,9 +38,7 @@ func TestRunThatIsEndedEarlyTakesNoSlots(t *testing.T) {
 	t.Parallel()
 	db := kit.SQLite(t)
 	config := schema.Config{Dialect: schema.SQLite}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	for name, ready := range map[string]bool{"the database answers": true, "the database cannot be reached": false} {
 		ctx, cancel := context.WithCancel(t.Context())
 		log := &canceller{cancel: cancel}
@@ -49,9 +47,7 @@ func TestRunThatIsEndedEarlyTakesNoSlots(t *testing.T) {
 			cancel()
 		}
 		f, err := New(pool, new(counter), Config{Schema: config, Logger: log})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		f.Hint()
 		f.Hint() // it does not block
 		if err := f.Run(ctx); err != nil {
@@ -65,10 +61,7 @@ func TestRunThatIsEndedEarlyTakesNoSlots(t *testing.T) {
 			t.Errorf("%s: it says that it runs", name)
 		default:
 		}
-		var instances int
-		if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_forwarders`).Scan(&instances); err != nil {
-			t.Fatal(err)
-		}
+		instances := kit.One[int](t, db, `SELECT COUNT(*) FROM once_forwarders`)
 		if instances != 0 {
 			t.Errorf("%s: %d instances are enrolled", name, instances)
 		}
@@ -140,15 +133,11 @@ func TestPauseOfTheStartEndsWithTheContext(t *testing.T) {
 		db := sql.OpenDB(unreachable{})
 		defer db.Close()
 		f, err := New(db, new(counter), Config{Logger: watermill.NopLogger{}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		began := time.Now()
-		if err := f.Run(ctx); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, f.Run(ctx))
 		if took := time.Since(began); took != time.Hour {
 			t.Errorf("it ended after %v, want an hour", took)
 		}
@@ -204,9 +193,7 @@ func TestStoppedLoopCancelsDatabaseWork(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
 		l.stop(began)
-		if err := l.run(ctx); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, l.run(ctx))
 		if took := <-worked; took != l.config.CloseTimeout {
 			t.Errorf("the work ended after %v, want CloseTimeout", took)
 		}
@@ -247,9 +234,7 @@ func TestUnresponsiveBrokerDoesNotPreventTheStart(t *testing.T) {
 		l, _ := idle()
 		l.sender.publisher = &unresponsive{}
 		began := time.Now()
-		if err := l.ping(t.Context()); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, l.ping(t.Context()))
 		if took := time.Since(began); took != usercode.Patience {
 			t.Errorf("it took %v, want %v", took, usercode.Patience)
 		}
@@ -264,28 +249,21 @@ func TestRunEndsItsGoroutines(t *testing.T) {
 	o := new(kit.Observers)
 	config := schema.Config{Dialect: schema.SQLite}
 	f, err := New(db.DB, new(counter), Config{Schema: config, Logger: watermill.NopLogger{}, MeterProvider: o})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ctx := kit.Watch(t.Context())
 	if err := f.Run(ctx); !errors.Is(err, schema.ErrMissing) || ctx.Watches() != 0 {
 		t.Fatalf("got %v, and %d goroutines wait for the end of the context; want ErrMissing, and none", err, ctx.Watches())
 	}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
-	if f, err = New(db.DB, new(counter), Config{Schema: config, Logger: watermill.NopLogger{}, MeterProvider: o}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
+	f, err = New(db.DB, new(counter), Config{Schema: config, Logger: watermill.NopLogger{}, MeterProvider: o})
+	kit.OK(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(ctx) }()
 	<-f.Running()
 	if n := o.Registered(); n != 1 {
 		t.Errorf("%d are observed, want the running forwarder", n)
 	}
-	if err := errors.Join(f.Close(), <-ended); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, errors.Join(f.Close(), <-ended))
 	select {
 	case _, open := <-f.sender.orders:
 		if open {
@@ -382,9 +360,7 @@ func TestNothingLeavesWithoutAGateAndALease(t *testing.T) {
 		t.Fatalf("try: got %v, want errNotSent", err)
 	}
 	s.leaseUntil(time.Now().Add(time.Minute))
-	if err := try(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, try())
 	s.leaseUntil(time.Now())
 	if err := try(); !errors.Is(err, errNotSent) {
 		t.Fatalf("try: got %v, want errNotSent", err)

@@ -20,19 +20,13 @@ var errRefused = errors.New("refused")
 func ownerOfAll(t *testing.T, db kit.Database) (s *store, exec func(query string, args ...any)) {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	d, err := dialect.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	s = newStore(db.DB, d)
 	exec = func(query string, args ...any) {
 		t.Helper()
-		if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, query, args...)
 	}
 	exec(`UPDATE once_slots SET owner = $1`, s.owner)
 	return s, exec
@@ -59,10 +53,7 @@ func TestAChargeThatIsMadeAgainIsOneAttempt(t *testing.T) {
 			}
 		}
 		for id, want := range map[string]int{"seldom": 5, "by hand": 2147483647} {
-			var attempts int
-			if err := db.QueryRowContext(t.Context(), `SELECT attempts FROM once_outbox WHERE message_id = $1`, id).Scan(&attempts); err != nil {
-				t.Fatal(err)
-			}
+			attempts := kit.One[int](t, db, `SELECT attempts FROM once_outbox WHERE message_id = $1`, id)
 			if attempts != want {
 				t.Fatalf("%s: attempts is %d, want %d", id, attempts, want)
 			}
@@ -166,17 +157,11 @@ func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		d, err := dialect.New(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		exec := func(query string, args ...any) {
-			if _, err := db.ExecContext(t.Context(), d.SQL(query), args...); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, d.SQL(query), args...)
 		}
 		exec(`INSERT INTO {forwarders} (owner, lease_until, destination) VALUES ('gone', {after $1}, 'elsewhere')`, -60_000)
 		exec(`INSERT INTO {outbox} (message_id, topic, ordering_key, slot, payload, metadata) VALUES
@@ -281,29 +266,19 @@ func TestSettleReportsThePartsThatFailed(t *testing.T) {
 	t.Parallel()
 	db := kit.SQLite(t)
 	config := schema.Config{Dialect: schema.SQLite}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	d, err := dialect.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for failing := int64(1); ; failing++ {
 		for _, table := range []string{"once_outbox", "once_outbox_dead", "once_slots", "once_forwarders"} {
-			if _, err := db.ExecContext(t.Context(), `DELETE FROM `+table); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, `DELETE FROM `+table)
 		}
 		_, err := db.ExecContext(t.Context(), `INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata) VALUES
 			(1, 'a', 't', 1, '', '{}'), (2, 'b', 't', 1, '', '{}'), (3, 'c', 't', 1, '', '{}'), (4, 'd', 't', 1, '', '{}')`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		pool, failed := kit.FailingStep(db, failing)
 		s := newStore(db.DB, d)
-		if _, err := s.lease(t.Context(), leaseRequest{take: true, length: time.Hour}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(s.lease(t.Context(), leaseRequest{take: true, length: time.Hour})))
 		s.db = pool
 		row := func(position int64, id string) *dispatch.Message {
 			return &dispatch.Message{Position: position, ID: id, Slot: 1}
@@ -313,13 +288,9 @@ func TestSettleReportsThePartsThatFailed(t *testing.T) {
 			Charges:   []dispatch.Charge{{Message: row(2, "b"), Attempts: 1, Err: errRefused}},
 			Deaths:    []dispatch.Death{{Message: row(3, "c"), Err: errRefused}, {Message: row(4, "d"), Err: errRefused}},
 		}, sendSuccessors)
-		if err := pool.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, pool.Close())
 		count := func(query string) (n int) {
-			if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM `+query).Scan(&n); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM `+query).Scan(&n))
 			return n
 		}
 		what := failed()

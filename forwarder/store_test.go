@@ -25,14 +25,10 @@ func TestTrap27_AConnectionToAReplicaIsThrownAway(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	d, err := dialect.New(schema.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	s := newStore(db.DB, d)
 	session := func() (pid int) {
-		if err := db.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid))
 		return pid
 	}
 	first := session()
@@ -75,30 +71,20 @@ func TestTrap68_AConfirmedMessageTakesNoOtherWithIt(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		d, err := dialect.New(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		s := newStore(db.DB, d)
 		_, err = db.Exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata)
 			VALUES ('a', 't', 1, '', '{}'), ('b', 't', 1, '', '{}')`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		left := func() (n int) {
-			if err := db.QueryRow(`SELECT COUNT(*) FROM once_outbox`).Scan(&n); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, db.QueryRow(`SELECT COUNT(*) FROM once_outbox`).Scan(&n))
 			return n
 		}
 		removed := func(rows ...*dispatch.Message) int64 {
 			n, _, err := s.remove(t.Context(), rows)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			return n
 		}
 		if got := removed(&dispatch.Message{Position: 1, ID: "b"}, &dispatch.Message{Position: 2, ID: "a"}); got != 0 {
@@ -125,47 +111,33 @@ func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		d, err := dialect.New(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		owner, other := newStore(db.DB, d), newStore(db.DB, d)
 		all := leaseRequest{take: true, length: time.Minute}
 		got, err := owner.lease(t.Context(), all)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if len(got.slots) != 64 {
 			t.Fatalf("%d slots, want 64: %v", len(got.slots), got.slots)
 		}
 		got, err = other.lease(t.Context(), all)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if len(got.slots) != 0 {
 			t.Fatalf("got.slots are %v, want none", got.slots)
 		}
 
 		_, err = db.Exec(`INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata) VALUES ('a', 't', 'k', 1, '', '{}')`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		count := func(query string) (n int) {
-			if err := db.QueryRow(query).Scan(&n); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, db.QueryRow(query).Scan(&n))
 			return n
 		}
 		m := &dispatch.Message{Position: 1, ID: "a", Key: "k"}
 		charges := []dispatch.Charge{{Message: m, Attempts: 1, Err: errRefused, Cause: dispatch.Refused}}
 
 		found, err := other.charge(t.Context(), charges)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if found != 0 {
 			t.Fatalf("found is %d, want 0", found)
 		}
@@ -177,9 +149,7 @@ func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 		}
 		death := dispatch.Death{Message: m, Err: errRefused}
 		moved, err := other.moveDead(t.Context(), death, SendSuccessors)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if moved {
 			t.Fatal("moved is true")
 		}
@@ -188,9 +158,7 @@ func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 		}
 
 		found, err = owner.charge(t.Context(), charges)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if found != 1 {
 			t.Fatalf("found is %d, want 1", found)
 		}
@@ -201,9 +169,7 @@ func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 			t.Fatalf("count is %d, want 1", got)
 		}
 		moved, err = owner.moveDead(t.Context(), death, SendSuccessors)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if !moved {
 			t.Fatal("moved is false")
 		}
@@ -220,37 +186,25 @@ func TestADeadLetterOfAPositionThatIsUsedAgain(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		d, err := dialect.New(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		s := newStore(db.DB, d)
-		if _, err := s.lease(t.Context(), leaseRequest{take: true, length: time.Minute}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(s.lease(t.Context(), leaseRequest{take: true, length: time.Minute})))
 		for _, id := range []string{"old", "new"} {
 			_, err = db.Exec(`INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata)
 				VALUES (7, '` + id + `', 't', 1, '', '{}')`)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			moved, err := s.moveDead(t.Context(), dispatch.Death{
 				Message: &dispatch.Message{Position: 7, ID: id}, Err: errRefused, Exhausted: true,
 			}, SendSuccessors)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if !moved {
 				t.Fatal("moved is false")
 			}
 		}
 		var n int
-		if err := db.QueryRow(`SELECT COUNT(*) FROM once_outbox_dead WHERE position = 7`).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRow(`SELECT COUNT(*) FROM once_outbox_dead WHERE position = 7`).Scan(&n))
 		if n != 2 {
 			t.Fatalf("n is %d, want 2", n)
 		}
@@ -261,24 +215,16 @@ func TestTrap68_ARepeatedRemovalIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		d, err := dialect.New(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		s := newStore(db.DB, d)
 		s.keepSent = true
 		_, err = db.Exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata)
 			VALUES ('a', 't', 1, '', '{}'), ('b', 't', 1, '', '{}'), ('c', 't', 1, '', '{}')`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		count := func(query string) (n int) {
-			if err := db.QueryRow(query).Scan(&n); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, db.QueryRow(query).Scan(&n))
 			return n
 		}
 		for _, rows := range [][]*dispatch.Message{
@@ -286,9 +232,7 @@ func TestTrap68_ARepeatedRemovalIsLoggedOnce(t *testing.T) {
 			{{Position: 1, ID: "a"}, {Position: 3, ID: "c"}},
 		} {
 			removed, _, err := s.remove(t.Context(), rows)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if removed != 1 {
 				t.Fatalf("removed is %d, want 1", removed)
 			}
@@ -309,29 +253,21 @@ func TestTheSentLogIsForgottenInBatches(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		d, err := dialect.New(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		s := newStore(db.DB, d)
 		sent := func(id string, minutes int) {
 			_, err := db.Exec(d.SQL(`INSERT INTO {outbox_sent} (position, message_id, topic, payload, metadata, created_at, sent_at)
 				VALUES (1, $1, 't', '', '{}', {now}, {after $2})`), id, -minutes*60_000)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 		}
 		for _, minutes := range []int{9, 8, 7, 1, 0, 6} {
 			sent(fmt.Sprint(minutes), minutes)
 		}
 		for _, want := range []int64{2, 1, 0} { // the last row waits until the rows before it are old enough
 			n, err := s.forgetSent(t.Context(), 5*time.Minute, 2)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if n != want {
 				t.Fatalf("n is %d, want %d", n, want)
 			}
@@ -343,13 +279,9 @@ func TestTheSentLogIsForgottenInBatches(t *testing.T) {
 func newIdle(t *testing.T, db kit.Database) *Forwarder {
 	t.Helper()
 	config := Config{Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-	if err := schema.Up(t.Context(), db.DB, config.Schema); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config.Schema))
 	f, err := New(db.DB, new(counter), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return f
 }
 
@@ -363,9 +295,7 @@ func TestAGlanceSeesHowLateTheOutboxIs(t *testing.T) {
 		look := func() boundedStats {
 			t.Helper()
 			seen, err := f.store.boundedStats(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			return seen
 		}
 		if got := look(); got != (boundedStats{}) {
@@ -378,9 +308,7 @@ func TestAGlanceSeesHowLateTheOutboxIs(t *testing.T) {
 		}
 		const columns = `INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, created_at, due_at) VALUES `
 		for _, row := range []string{`('1', 't', 0, '', '{}', ` + hourAgo + `, NULL)`, `('new', 't', 0, '', '{}', ` + now + `, NULL)`} {
-			if _, err := db.ExecContext(t.Context(), columns+row); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, columns+row)
 		}
 		seen := look()
 		if seen.pending != 2 {
@@ -390,9 +318,7 @@ func TestAGlanceSeesHowLateTheOutboxIs(t *testing.T) {
 			t.Fatalf("seen.lag.Seconds is %v, want 3600, give or take 60", got)
 		}
 
-		if _, err := db.ExecContext(t.Context(), columns+`('2', 't', 0, '', '{}', `+hourAgo+`, `+due+`)`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, columns+`('2', 't', 0, '', '{}', `+hourAgo+`, `+due+`)`)
 		if got := look().lag.Seconds(); math.Abs(got-7200) > 60 {
 			t.Fatalf("look().lag.Seconds is %v, want 7200, give or take 60: what should have been sent when it was due", got)
 		}
@@ -401,21 +327,15 @@ func TestAGlanceSeesHowLateTheOutboxIs(t *testing.T) {
 		if db.Dialect == "sqlite" {
 			later, failing = "(unixepoch() + 300) * 1000", "(unixepoch() - 10800) * 1000"
 		}
-		if _, err := db.ExecContext(t.Context(), columns+`('3', 't', 0, '', '{}', `+hourAgo+`, `+later+`)`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, columns+`('3', 't', 0, '', '{}', `+hourAgo+`, `+later+`)`)
 		if got := look().lag.Seconds(); math.Abs(got-7200) > 60 {
 			t.Fatalf("look().lag.Seconds is %v, want 7200, give or take 60: what its producer has delayed", got)
 		}
-		if _, err := db.ExecContext(t.Context(), `UPDATE once_outbox SET failing_since = `+failing+` WHERE message_id = '3'`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `UPDATE once_outbox SET failing_since = `+failing+` WHERE message_id = '3'`)
 		if got := look().lag.Seconds(); math.Abs(got-10800) > 60 {
 			t.Fatalf("look().lag.Seconds is %v, want 10800, give or take 60: what backs off, since it failed first", got)
 		}
-		if _, err := db.ExecContext(t.Context(), `UPDATE once_outbox SET failing_since = `+hourAgo+` WHERE message_id = '2'`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `UPDATE once_outbox SET failing_since = `+hourAgo+` WHERE message_id = '2'`)
 		if got := look().lag.Seconds(); math.Abs(got-10800) > 60 {
 			t.Fatalf("look().lag.Seconds is %v, want 10800, give or take 60: the earliest of two failures", got)
 		}
@@ -437,9 +357,7 @@ func TestStatsCountTheRowsOfEachTable(t *testing.T) {
 			`INSERT INTO once_pauses (kind, name, actor, why) VALUES
 				('topic', 'a', 'ann', 'w'), ('topic', 'b', 'ann', 'w'), ('topic', 'c', 'ann', 'w'), ('tenant', 'd', 'ann', 'w')`,
 		} {
-			if _, err := db.ExecContext(t.Context(), query); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, query)
 		}
 		seen, err := f.store.boundedStats(t.Context())
 		if err != nil || seen.pending != 1 || seen.blockedKeys != 2 || seen.dead != 3 || seen.pauses != 4 {

@@ -83,7 +83,7 @@ func TestRequestsAtTheSameTimeTakeEffectOnce(t *testing.T) {
 	}
 	<-inside
 	kit.Eventually(t, time.Minute, "the other one waits for the lock", func() bool {
-		return b.count(`pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
+		return b.Count(`pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
 	})
 	close(goOn)
 	first, second := <-answers, <-answers
@@ -217,14 +217,10 @@ func TestOutageIsTemporary(t *testing.T) {
 	}
 
 	nowhere, err := sql.Open("postgres", "postgres://127.0.0.1:1/?sslmode=disable")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer nowhere.Close()
 	keys, err := idempotency.New(nowhere, idempotency.Config{Client: idempotency.OneClient, Logger: b.logs})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	b.handler = keys.Handler(func(http.ResponseWriter, *http.Request, *sql.Tx) error { return nil })
 	expectLater("the database is away")
 	b.handler = fine
@@ -271,15 +267,13 @@ func TestSweepForgetsOldKeys(t *testing.T) {
 		if db.Dialect == "sqlite" {
 			ago = `created_at - 61 * 60000`
 		}
-		b.exec(`UPDATE once_idempotency_keys SET created_at = ` + ago + ` WHERE key = 'old'`)
+		b.Exec(`UPDATE once_idempotency_keys SET created_at = ` + ago + ` WHERE key = 'old'`)
 		ctx, stop := context.WithCancel(t.Context())
 		stopped := make(chan error)
 		go func() { stopped <- b.keys.Run(ctx) }()
-		kit.Eventually(t, time.Minute, "the old key is removed", func() bool { return b.count("once_idempotency_keys") == 1 })
+		kit.Eventually(t, time.Minute, "the old key is removed", func() bool { return b.Count("once_idempotency_keys") == 1 })
 		stop()
-		if err := <-stopped; err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, <-stopped)
 		b.expectAnswer("201 placed tea replayed at /orders/1", "tea", "Idempotency-Key: new")
 		b.expectAnswer("201 placed tea at /orders/1", "tea", "Idempotency-Key: old")
 		b.expect(3, 3, 2)
@@ -297,20 +291,18 @@ func TestFailingSweepsAreLoggedOnce(t *testing.T) {
 		go func() { ended <- b.keys.Run(ctx) }()
 		const failed, works = "Sweep of idempotency keys failed", "Sweep of idempotency keys works again"
 		for times := 1; times <= 2; times++ {
-			b.exec(`ALTER TABLE once_idempotency_keys RENAME TO away`)
+			b.Exec(`ALTER TABLE once_idempotency_keys RENAME TO away`)
 			kit.Eventually(t, time.Minute, "it fails", func() bool { return logs.Count(failed) == times })
 			for range 5 { // sweeps fail in the meantime
 				if _, err := b.keys.Sweep(t.Context()); err == nil {
 					t.Error("a sweep without its table does not fail")
 				}
 			}
-			b.exec(`ALTER TABLE away RENAME TO once_idempotency_keys`)
+			b.Exec(`ALTER TABLE away RENAME TO once_idempotency_keys`)
 			kit.Eventually(t, time.Minute, "it works", func() bool { return logs.Count(works) == times })
 		}
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, <-ended)
 		if f, w := logs.Count(failed), logs.Count(works); f != 2 || w != 2 {
 			t.Errorf("%d failures and %d recoveries are logged: %v", f, w, logs.Lines())
 		}

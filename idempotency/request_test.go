@@ -285,9 +285,9 @@ func TestStoredAnswerIsTheFinalOne(t *testing.T) {
 func TestUnknownCommitMayHaveTakenEffect(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
-	b.exec(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
+	b.Exec(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(10); RETURN NULL; END $$`)
-	b.exec(`CREATE CONSTRAINT TRIGGER die AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION die()`)
+	b.Exec(`CREATE CONSTRAINT TRIGGER die AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION die()`)
 	b.expectAnswer("503: The request failed: it may have taken effect: repeat it with the same key", "tea", "Idempotency-Key: k1")
 }
 
@@ -313,7 +313,7 @@ func TestRequestWhoseClientLeavesIsNoConflict(t *testing.T) {
 		second <- w.Code
 	}()
 	kit.Eventually(t, time.Minute, "the second request waits", func() bool {
-		return b.count(`pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
+		return b.Count(`pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
 	})
 	leave()
 	if code := <-second; code == http.StatusConflict {
@@ -330,10 +330,8 @@ func TestSweepRemovesManyKeys(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
 	const old = 2001 // one more than a transaction removes
-	if _, err := b.ExecContext(t.Context(), `INSERT INTO once_idempotency_keys (client, key, digest, created_at)
-		SELECT '', 'k' || i, '', now() - interval '1 year' FROM generate_series(1, $1) AS i`, old); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, b, `INSERT INTO once_idempotency_keys (client, key, digest, created_at)
+		SELECT '', 'k' || i, '', now() - interval '1 year' FROM generate_series(1, $1) AS i`, old)
 	if n, err := b.keys.Sweep(t.Context()); n != old || err != nil {
 		t.Errorf("Sweep removes %d keys and returns %v, want %d", n, err, old)
 	}

@@ -25,8 +25,7 @@ func TestMain(m *testing.M) { kit.MainWithTables(m) }
 // bench is a service that places orders. Its table has no unique constraint, so that
 // an order that is placed twice is visible.
 type bench struct {
-	*testing.T
-	kit.Database
+	*kit.Bench
 
 	keys    *idempotency.Keys
 	logs    *watermill.CaptureLoggerAdapter
@@ -39,27 +38,20 @@ type bench struct {
 func newBench(t *testing.T, db kit.Database, change func(*idempotency.Config)) *bench {
 	t.Helper()
 	logs := watermill.NewCaptureLogger()
-	b := &bench{T: t, Database: db, logs: logs}
-	tables := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	if err := schema.Up(t.Context(), db.DB, tables); err != nil {
-		t.Fatal(err)
-	}
-	b.exec(`CREATE TABLE orders (body text NOT NULL)`)
+	b := &bench{Bench: kit.NewBench(t, db, schema.Config{}), logs: logs}
+	b.Exec(`CREATE TABLE orders (body text NOT NULL)`)
 	config := idempotency.Config{
-		Schema: tables, Logger: logs, Wait: 20 * time.Second,
+		Schema: b.Config, Logger: logs, Wait: 20 * time.Second,
 		Client: func(r *http.Request) string { return r.Header.Get("Client") },
 	}
 	if change != nil {
 		change(&config)
 	}
 	var err error
-	if b.keys, err = idempotency.New(db.DB, config); err != nil {
-		t.Fatal(err)
-	}
-	box, err := outbox.New(outbox.Config{Schema: tables})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.keys, err = idempotency.New(db.DB, config)
+	kit.OK(t, err)
+	box, err := outbox.New(outbox.Config{Schema: b.Config})
+	kit.OK(t, err)
 	b.handler = b.keys.Handler(func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -84,25 +76,10 @@ func newBench(t *testing.T, db kit.Database, change func(*idempotency.Config)) *
 	return b
 }
 
-func (b *bench) exec(query string) {
-	b.Helper()
-	if _, err := b.ExecContext(b.Context(), query); err != nil {
-		b.Fatal(err)
-	}
-}
-
-func (b *bench) count(what string) (n int) {
-	b.Helper()
-	if err := b.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
-}
-
 // expect checks the numbers of orders, events and keys.
 func (b *bench) expect(orders, events, keys int) {
 	b.Helper()
-	if got := [3]int{b.count("orders"), b.count("once_outbox"), b.count("once_idempotency_keys")}; got != [3]int{orders, events, keys} {
+	if got := [3]int{b.Count("orders"), b.Count("once_outbox"), b.Count("once_idempotency_keys")}; got != [3]int{orders, events, keys} {
 		b.Errorf("orders, events, keys are %v, want %v", got, [3]int{orders, events, keys})
 	}
 }

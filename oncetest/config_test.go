@@ -55,9 +55,7 @@ func TestTablesOfOtherSchemas(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, kit.Postgres(t))
 	for _, statement := range []string{`CREATE SCHEMA shop`, `ALTER TABLE payments SET SCHEMA shop`, `DROP TABLE totals`} {
-		if _, err := s.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, s, statement)
 	}
 	config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		_, err := tx.ExecContext(ctx, `INSERT INTO shop.payments (order_id, amount) VALUES ('1', 1)`)

@@ -129,17 +129,13 @@ type shop struct {
 func newShop(t *testing.T, db kit.Database) shop {
 	t.Helper()
 	s := shop{db, schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-	if err := schema.Up(t.Context(), db.DB, s.config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, s.config))
 	for _, statement := range []string{
 		`CREATE TABLE payments (order_id text NOT NULL, amount integer NOT NULL)`,
 		`CREATE TABLE audit (what text NOT NULL)`,
 		`CREATE TABLE totals (name text PRIMARY KEY, sum integer NOT NULL, last text NOT NULL)`,
 	} {
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, statement)
 	}
 	return s
 }

@@ -89,9 +89,7 @@ func TestHandlerThatDoesNotUseItsTransactionIsReported(t *testing.T) {
 func TestWriteOutsideOfTheTransactionIsReportedForSQLite(t *testing.T) {
 	t.Parallel()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "shop.db")+"?_txlock=immediate&_pragma=busy_timeout(5)")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	s := newShop(t, kit.Database{DB: db, Dialect: "sqlite"})
 	examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {

@@ -3,6 +3,8 @@ package operate
 import (
 	"strings"
 	"testing"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 func TestActIsValidated(t *testing.T) {
@@ -25,9 +27,7 @@ func TestActIsValidated(t *testing.T) {
 }
 
 func TestPlanIsValidated(t *testing.T) {
-	if err := (Plan{Canary: 1, Rate: 1, Window: 1}).Validate(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, (Plan{Canary: 1, Rate: 1, Window: 1}).Validate())
 	err := (Plan{Canary: -1, Rate: -2, Window: -3}).Validate()
 	for _, text := range []string{"Plan.Canary is -1", "Plan.Rate is -2", "Plan.Window is -3"} {
 		if err == nil || !strings.Contains(err.Error(), text) {

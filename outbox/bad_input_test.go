@@ -22,13 +22,9 @@ func FuzzAcceptedMessagesAreStoredUnchanged(f *testing.F) {
 	f.Add("🜚", "a/b", `"{},'\`, "\u2028<>&", "日本", "", []byte("\xed\xa0\x80"))
 	db := kit.SQLite(f).DB
 	config := schema.Config{Dialect: schema.SQLite}
-	if err := schema.Up(f.Context(), db, config); err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, schema.Up(f.Context(), db, config))
 	box, err := New(Config{Schema: config})
-	if err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, err)
 	f.Fuzz(func(t *testing.T, id, topic, key, value, order, due string, payload []byte) {
 		msg := message.NewMessage(id, payload)
 		msg.Metadata[key] = value
@@ -39,9 +35,7 @@ func FuzzAcceptedMessagesAreStoredUnchanged(f *testing.F) {
 			msg.Metadata[DueAt] = due
 		}
 		tx, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		defer func() { _ = tx.Rollback() }()
 		records, refused := box.check(topic, []*message.Message{msg}, &call{})
 		if published := box.Publisher(tx).Publish(topic, msg); (published == nil) != (refused == nil) {
@@ -58,11 +52,8 @@ func FuzzAcceptedMessagesAreStoredUnchanged(f *testing.F) {
 			payload             []byte
 			slot                int
 		}
-		err = tx.QueryRowContext(t.Context(), `SELECT message_id, topic, metadata, payload, slot FROM once_outbox`).
-			Scan(&got.id, &got.topic, &got.metadata, &got.payload, &got.slot)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, tx.QueryRowContext(t.Context(), `SELECT message_id, topic, metadata, payload, slot FROM once_outbox`).
+			Scan(&got.id, &got.topic, &got.metadata, &got.payload, &got.slot))
 		if got.id != id || got.topic != topic || string(got.payload) != string(payload) || got.metadata != records[0].metadata ||
 			got.slot != outboxrow.SlotOf(id, msg.Metadata[OrderingKey]) {
 			t.Errorf("%+v was made of %q %q %q", got, id, topic, payload)
@@ -83,24 +74,15 @@ func TestDueTimesWithLargeOffsets(t *testing.T) {
 	} {
 		t.Run(text, func(t *testing.T) {
 			db := kit.Postgres(t).DB
-			if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
 			tx, err := db.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			defer func() { _ = tx.Rollback() }()
 			msg := message.NewMessage("id", nil)
 			msg.Metadata[DueAt] = text
-			if err := Publisher(tx).Publish("topic", msg); err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, Publisher(tx).Publish("topic", msg))
 			at, _ := time.Parse(time.RFC3339Nano, text)
-			var due *time.Time
-			if err := tx.QueryRowContext(t.Context(), `SELECT due_at FROM once_outbox`).Scan(&due); err != nil {
-				t.Fatal(err)
-			}
+			due := kit.One[*time.Time](t, tx, `SELECT due_at FROM once_outbox`)
 			if at.After(time.Now()) != (due != nil) || due != nil && !due.Equal(at) {
 				t.Errorf("due at %v", due)
 			}

@@ -28,9 +28,7 @@ func TestRolledBackTransactionStoresNothing(t *testing.T) {
 		failed := errors.New("business says no")
 		hinted := false
 		err := o.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
-			if err := events.Publish("t", message.NewMessage("id", nil)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, events.Publish("t", message.NewMessage("id", nil)))
 			return failed
 		}, func() { hinted = true })
 		if !reflect.DeepEqual(err, failed) {
@@ -53,9 +51,7 @@ func TestPanicRollsBackAndPropagates(t *testing.T) {
 		panicked := func() (value any) {
 			defer func() { value = recover() }()
 			return o.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
-				if err := events.Publish("t", message.NewMessage("id", nil)); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, events.Publish("t", message.NewMessage("id", nil)))
 				panic("boom")
 			})
 		}()
@@ -77,11 +73,8 @@ func TestNilHintIsSkipped(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		hinted := false
-		err := newOutbox(t, config).InTx(t.Context(), db, func(*sql.Tx, message.Publisher) error { return nil },
-			nil, func() { hinted = true })
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, newOutbox(t, config).InTx(t.Context(), db, func(*sql.Tx, message.Publisher) error { return nil },
+			nil, func() { hinted = true }))
 		if !hinted {
 			t.Fatal("hinted is false")
 		}
@@ -92,12 +85,9 @@ func TestHintsAreCalledAfterTheCommit(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		visible := 0
-		err := newOutbox(t, config).InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
+		kit.OK(t, newOutbox(t, config).InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
 			return events.Publish("t", message.NewMessage("id", nil))
-		}, func() { visible = len(rows(t, db, config)) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, func() { visible = len(rows(t, db, config)) }))
 		if visible != 1 {
 			t.Fatalf("visible is %d, want 1", visible)
 		}
@@ -126,19 +116,14 @@ func TestPublisherFailsAfterItsTransaction(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		var events message.Publisher
-		err := newOutbox(t, config).InTx(t.Context(), db, func(_ *sql.Tx, inside message.Publisher) error {
+		kit.OK(t, newOutbox(t, config).InTx(t.Context(), db, func(_ *sql.Tx, inside message.Publisher) error {
 			events = inside
 			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		if err := events.Publish("t", message.NewMessage("id", nil)); !errors.Is(err, sql.ErrTxDone) {
 			t.Fatalf("Publish: got %v, want sql.ErrTxDone", err)
 		}
-		if err := events.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, events.Close())
 	})
 }
 
@@ -163,9 +148,7 @@ func TestPublishStoresAnyNumberOfMessages(t *testing.T) {
 		for i := range msgs {
 			msgs[i] = &message.Message{UUID: fmt.Sprint(i)} // its metadata is nil
 		}
-		if err := publish(t, db, o, "t", msgs...); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, publish(t, db, o, "t", msgs...))
 		for i, r := range rows(t, db, config) {
 			if want := fmt.Sprint(i); r.id != want {
 				t.Fatalf("r.id is %q, want %q", r.id, want)
@@ -173,9 +156,7 @@ func TestPublishStoresAnyNumberOfMessages(t *testing.T) {
 		}
 
 		err := o.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
-			if err := events.Publish("t", msgs...); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, events.Publish("t", msgs...))
 			return errors.New("all of them are in one transaction")
 		})
 		if err == nil {
@@ -193,18 +174,12 @@ func TestSchemaAdapterForWatermillSQLsPublisher(t *testing.T) {
 		o := newOutbox(t, config)
 		adapter := o.SchemaAdapter()
 		tx, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		defer func() { _ = tx.Rollback() }()
 		pub, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: adapter}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 
-		if err := pub.Publish("orders.placed", message.NewMessage("1", []byte("a")), message.NewMessage("2", nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, pub.Publish("orders.placed", message.NewMessage("1", []byte("a")), message.NewMessage("2", nil)))
 		if err := pub.Publish("payments"); err != nil {
 			t.Fatalf("%v: no message", err)
 		}
@@ -218,9 +193,7 @@ func TestSchemaAdapterForWatermillSQLsPublisher(t *testing.T) {
 		if err := pub.Publish("payments", many...); err == nil || !strings.Contains(err.Error(), "outbox.Publisher") {
 			t.Fatalf(`Publish: got %v, want an error with "outbox.Publisher"`, err)
 		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, tx.Commit())
 
 		all := rows(t, db, config)
 		if len(all) != 2 {
@@ -245,15 +218,12 @@ func TestSchemaAdapterForWatermillSQLsPublisher(t *testing.T) {
 func TestPackageFunctions(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)
-	err := outbox.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
+	kit.OK(t, outbox.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
 		return errors.Join(
 			events.Publish("t", message.NewMessage("1", nil)),
 			outbox.Publisher(tx).Publish("t", message.NewMessage("2", nil)),
 		)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if got := rows(t, db, schema.Config{}); len(got) != 2 {
 		t.Fatalf("%d rows, want 2: %+v", len(got), got)
 	}
@@ -263,16 +233,10 @@ func TestSchemaAndPrefix(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)
 	config := schema.Config{Schema: "sales", Prefix: "evt_"}
-	if err := schema.Up(t.Context(), db, config); err != nil {
-		t.Fatal(err)
-	}
-	if err := publish(t, db, newOutbox(t, config), "t", message.NewMessage("1", nil)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, config))
+	kit.OK(t, publish(t, db, newOutbox(t, config), "t", message.NewMessage("1", nil)))
 	var n int
-	if err := db.QueryRow(`SELECT COUNT(*) FROM sales.evt_outbox`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRow(`SELECT COUNT(*) FROM sales.evt_outbox`).Scan(&n))
 	if n != 1 {
 		t.Fatalf("n is %d, want 1", n)
 	}
@@ -285,13 +249,9 @@ func TestLostConnectionAtCommitIsUnknown(t *testing.T) {
 	db := postgres(t)
 	hinted := false
 	err := outbox.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
-		if err := events.Publish("t", message.NewMessage("id", nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, events.Publish("t", message.NewMessage("id", nil)))
 		var pid int
-		if err := tx.QueryRow("SELECT pg_backend_pid()").Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, tx.QueryRow("SELECT pg_backend_pid()").Scan(&pid))
 		_, err := db.Exec("SELECT pg_terminate_backend($1, 5000)", pid)
 		return err
 	}, func() { hinted = true })
@@ -309,13 +269,9 @@ func eachDriver(t *testing.T, test func(t *testing.T, db *sql.DB, config schema.
 	t.Helper()
 	database := kit.Postgres(t)
 	pqConnector, err := pq.NewConnector(database.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	pgxConfig, err := pgx.ParseConfig(database.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	pgxConnector := stdlib.GetConnector(*pgxConfig)
 	for name, db := range map[string]*sql.DB{
 		"pq": sql.OpenDB(pqConnector), "pq with lazytx": sql.OpenDB(lazytx.Connector(pqConnector)),
@@ -323,17 +279,13 @@ func eachDriver(t *testing.T, test func(t *testing.T, db *sql.DB, config schema.
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Cleanup(func() { _ = db.Close() })
-			if _, err := db.ExecContext(t.Context(), `DELETE FROM once_outbox`); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, `DELETE FROM once_outbox`)
 			test(t, db, schema.Config{})
 		})
 	}
 	t.Run("sqlite", func(t *testing.T) {
 		db, config := kit.SQLite(t), schema.Config{Dialect: schema.SQLite}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		test(t, db.DB, config)
 	})
 }
@@ -390,9 +342,7 @@ func TestFunctionThatEndsItsTransactionIsRefused(t *testing.T) {
 			if got := rows(t, db, config); len(got) != c.expected {
 				t.Errorf("%+v: %d events, want %d", c, len(got), c.expected)
 			}
-			if _, err := db.ExecContext(ctx, `DELETE FROM once_outbox`); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(db.ExecContext(ctx, `DELETE FROM once_outbox`)))
 			if err := publish(t, db, o, "t"); err != nil { // the pool has only usable connections
 				t.Error(err)
 			}
@@ -441,9 +391,7 @@ func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schem
 	t.Helper()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		test(t, db.DB, config)
 	})
 }
@@ -452,8 +400,6 @@ func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schem
 func postgres(t testing.TB) *sql.DB {
 	t.Helper()
 	db := kit.Postgres(t).DB
-	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
 	return db
 }

@@ -54,22 +54,16 @@ func TestEventsOfAKeyAreInTheOrderOfCommits(t *testing.T) {
 			exec(t, db, `INSERT INTO accounts VALUES (17, 0)`)
 			begin := func() *sql.Tx {
 				tx, err := db.BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, err)
 				t.Cleanup(func() { _ = tx.Rollback() })
 				return tx
 			}
 			first, second := begin(), begin()
 			if c.first == 0 { // the first transaction locks the row before the second one publishes
-				if err := lockRow(first, "first"); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, lockRow(first, "first"))
 			}
 			for _, step := range c.steps[:c.first] {
-				if err := step(first, "first"); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, step(first, "first"))
 			}
 			done := make(chan error, 1)
 			go func() {
@@ -83,16 +77,10 @@ func TestEventsOfAKeyAreInTheOrderOfCommits(t *testing.T) {
 			}()
 			kit.Eventually(t, time.Minute, "the second one waits for the first", func() bool { return waiting(t, db) == 1 })
 			for _, step := range c.steps[c.first:] {
-				if err := step(first, "first"); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, step(first, "first"))
 			}
-			if err := first.Commit(); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-done; err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, first.Commit())
+			kit.OK(t, <-done)
 			if got := published(t, db); got != c.order {
 				t.Fatalf("published is %q, want %q", got, c.order)
 			}
@@ -102,19 +90,14 @@ func TestEventsOfAKeyAreInTheOrderOfCommits(t *testing.T) {
 
 func exec(t *testing.T, db *sql.DB, query string) {
 	t.Helper()
-	if _, err := db.ExecContext(t.Context(), query); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, db, query)
 }
 
 // waiting returns how many transactions wait for a lock.
 func waiting(t *testing.T, db *sql.DB) (n int) {
 	t.Helper()
-	err := db.QueryRow(`SELECT COUNT(*) FROM pg_stat_activity
-		WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRow(`SELECT COUNT(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n))
 	return n
 }
 
@@ -122,21 +105,15 @@ func waiting(t *testing.T, db *sql.DB) (n int) {
 func published(t *testing.T, db *sql.DB) string {
 	t.Helper()
 	rows, err := db.Query(`SELECT message_id FROM once_outbox ORDER BY position`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer rows.Close()
 	var ids []string
 	for rows.Next() {
 		var id string
-		if err := rows.Scan(&id); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, rows.Scan(&id))
 		ids = append(ids, id)
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, rows.Err())
 	return strings.Join(ids, " ")
 }
 
@@ -165,16 +142,11 @@ func TestKeysAreLockedInOneOrder(t *testing.T) {
 		}()
 	}
 	for range workers {
-		if err := <-failed; err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, <-failed)
 	}
 	var left int
-	err := db.QueryRow(`SELECT COUNT(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
-		WHERE l.locktype = 'advisory' AND d.datname = current_database()`).Scan(&left)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRow(`SELECT COUNT(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+		WHERE l.locktype = 'advisory' AND d.datname = current_database()`).Scan(&left))
 	if left != 0 {
 		t.Fatalf("left is %d, want 0", left)
 	}
@@ -190,12 +162,8 @@ func TestLockKeyBlocksOnlyTheSameKey(t *testing.T) {
 		other := config
 		other.Prefix = "other_"
 		tx, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := box.LockKey(t.Context(), tx, "a"); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
+		kit.OK(t, box.LockKey(t.Context(), tx, "a"))
 		try := func(box *outbox.Outbox, key string) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -217,29 +185,17 @@ func TestLockKeyBlocksOnlyTheSameKey(t *testing.T) {
 				t.Errorf("another transaction wrote meanwhile: %v", err)
 			case <-time.After(50 * time.Millisecond):
 			}
-			if err := tx.Rollback(); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-done; err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, tx.Rollback())
+			kit.OK(t, <-done)
 			return
 		}
-		if err := try(box, "b"); err != nil {
-			t.Fatal(err)
-		}
-		if err := try(newOutbox(t, other), "a"); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, try(box, "b"))
+		kit.OK(t, try(newOutbox(t, other), "a"))
 		if err := try(box, "a"); err == nil || !strings.Contains(err.Error(), "outbox: lock the ordering keys: ") {
 			t.Fatalf(`try: got %v, want an error with "outbox: lock the ordering keys: "`, err)
 		}
-		if err := tx.Rollback(); err != nil {
-			t.Fatal(err)
-		}
-		if err := try(box, "a"); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, tx.Rollback())
+		kit.OK(t, try(box, "a"))
 	})
 }
 

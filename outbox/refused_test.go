@@ -89,13 +89,11 @@ func TestInvalidMessageIsRefusedWithItsField(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o, err := outbox.New(outbox.Config{Schema: config, Check: forbidden})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		good := message.NewMessage("good", nil)
 		for name, c := range refusals() {
 			t.Run(name, func(t *testing.T) {
-				err := o.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
+				kit.OK(t, o.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
 					refused := events.Publish(c.topic, c.msg)
 					if !errors.Is(refused, outbox.ErrInvalid) {
 						t.Fatalf("got %v, want ErrInvalid", refused)
@@ -114,10 +112,7 @@ func TestInvalidMessageIsRefusedWithItsField(t *testing.T) {
 						t.Fatalf("len(refused.Error) is %d, want less than 500", got)
 					}
 					return events.Publish("t", good) // the transaction can still be used
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				}))
 			})
 		}
 		if got, want := rows(t, db, config), len(refusals()); len(got) != want {
@@ -128,9 +123,7 @@ func TestInvalidMessageIsRefusedWithItsField(t *testing.T) {
 
 func TestErrorOfCheckIsReturned(t *testing.T) {
 	o, err := outbox.New(outbox.Config{Check: forbidden})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	_, _, err = o.Statements(t.Context(), "t", message.NewMessage("fine", nil), with("forbidden", "q"))
 	const want = `outbox: message 1 (id "id"): message is refused by Config.Check: metadata forbidden cannot be sent`
 	if err == nil || err.Error() != want || !errors.Is(err, outbox.ErrInvalid) || !errors.Is(err, errForbidden) {
@@ -148,9 +141,7 @@ func TestLimitsOfRabbitMQAreNotThoseOfTheOutbox(t *testing.T) {
 			msg.Metadata[key] = "value"
 		}
 		msg.Metadata["much"] = strings.Repeat("y", 100<<10)
-		if err := publish(t, db, newOutbox(t, config), "t", msg); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, publish(t, db, newOutbox(t, config), "t", msg))
 		if got := rows(t, db, config); len(got) != 1 || got[0].metadata["x-request-id"] != "17" || len(got[0].metadata) != 7 {
 			t.Errorf("%d rows, want one with 7 metadata keys: %+v", len(got), got)
 		}
@@ -166,9 +157,7 @@ func TestLargestValidMessageIsStored(t *testing.T) {
 		msg.Metadata[name] = strings.Repeat("y", 60<<10)
 		msg.Metadata["xylophone"] = "not x-"
 		msg.Metadata["account"] = "not cc"
-		if err := publish(t, db, newOutbox(t, config), name, msg); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, publish(t, db, newOutbox(t, config), name, msg))
 		if got := rows(t, db, config); len(got) != 1 {
 			t.Fatalf("%d rows, want 1: %+v", len(got), got)
 		}
@@ -259,16 +248,12 @@ func TestDelayOfWatermillBecomesTheDueTime(t *testing.T) {
 			p, err := delay.NewPublisher(events, delay.PublisherConfig{
 				DefaultDelayGenerator: func(delay.DefaultDelayGeneratorParams) (delay.Delay, error) { return delay.For(time.Hour), nil },
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			return p
 		}
 		adapted := func(tx *sql.Tx) message.Publisher {
 			p, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: o.SchemaAdapter()}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			return p
 		}
 		delayed := func(id string, d delay.Delay) *message.Message {
@@ -282,7 +267,7 @@ func TestDelayOfWatermillBecomesTheDueTime(t *testing.T) {
 		outbox.SetOrderingKey(past, "key")
 		copied := delayed("copied", delay.For(time.Hour)) // published an hour after the delay was set
 		copied.Metadata[delay.DelayedUntilKey] = time.Now().UTC().Truncate(time.Second).Add(-2 * time.Second).Format(time.RFC3339)
-		err := o.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
+		kit.OK(t, o.InTx(t.Context(), db, func(tx *sql.Tx, events message.Publisher) error {
 			for _, p := range []struct {
 				to  message.Publisher
 				msg *message.Message
@@ -301,10 +286,7 @@ func TestDelayOfWatermillBecomesTheDueTime(t *testing.T) {
 				}
 			}
 			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		all := rows(t, db, config)
 		for _, r := range all {
 			now := r.id == "past" || r.id == "none" || r.id == "copied"
@@ -329,9 +311,7 @@ func TestShortDelayOfWatermillIsNotLost(t *testing.T) {
 			msg := message.NewMessage("m", nil)
 			began := time.Now()
 			delay.Message(msg, delay.For(short))
-			if err := publish(t, db, newOutbox(t, config), "t", msg); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, publish(t, db, newOutbox(t, config), "t", msg))
 			all := rows(t, db, config)
 			if r, left := all[len(all)-1], short-time.Since(began)-10*time.Millisecond; r.waits < left {
 				t.Errorf("the message waits for %v, want at least %v", r.waits, left)
@@ -345,9 +325,7 @@ func TestShortDelayOfWatermillIsNotLost(t *testing.T) {
 func TestPublishNamesTheWrongDialect(t *testing.T) {
 	t.Parallel()
 	tx, err := kit.SQLite(t).BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
 	err = outbox.Publisher(tx).Publish("t", message.NewMessage("1", nil))
 	want := regexp.MustCompile(`^outbox: schema: check: the database is not of the kind that Dialect names: ` +

@@ -42,9 +42,7 @@ func rows(t *testing.T, db *sql.DB, config schema.Config) []stored {
 	}
 	result, err := db.QueryContext(t.Context(), `SELECT position, message_id, topic, ordering_key, slot, payload,
 		CAST(metadata AS text), due_at IS NOT NULL, `+waits+` FROM once_outbox ORDER BY position`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer result.Close()
 	var all []stored
 	for result.Next() {
@@ -53,27 +51,19 @@ func rows(t *testing.T, db *sql.DB, config schema.Config) []stored {
 			metadata string
 			millis   int64
 		)
-		if err := result.Scan(&r.position, &r.id, &r.topic, &r.key, &r.slot, &r.payload, &metadata, &r.delayed, &millis); err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal([]byte(metadata), &r.metadata); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, result.Scan(&r.position, &r.id, &r.topic, &r.key, &r.slot, &r.payload, &metadata, &r.delayed, &millis))
+		kit.OK(t, json.Unmarshal([]byte(metadata), &r.metadata))
 		r.waits = time.Duration(millis) * time.Millisecond
 		all = append(all, r)
 	}
-	if err := result.Err(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, result.Err())
 	return all
 }
 
 func newOutbox(t *testing.T, config schema.Config) *outbox.Outbox {
 	t.Helper()
 	o, err := outbox.New(outbox.Config{Schema: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return o
 }
 
@@ -92,9 +82,7 @@ func TestStoresMessagesInOrder(t *testing.T) {
 		for i := range 10 {
 			msgs = append(msgs, message.NewMessage(fmt.Sprintf("id-%d", i), []byte{byte(i)}))
 		}
-		if err := publish(t, db, newOutbox(t, config), "orders/placed", msgs...); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, publish(t, db, newOutbox(t, config), "orders/placed", msgs...))
 
 		all := rows(t, db, config)
 		if len(all) != 10 {
@@ -152,9 +140,7 @@ func TestEveryByteIsKept(t *testing.T) {
 		for i, payload := range payloads {
 			msg := message.NewMessage(fmt.Sprintf("id '\"\\%d 日", i), payload)
 			maps.Copy(msg.Metadata, values)
-			if err := publish(t, db, o, "topic '\"\\日 $1", msg); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, publish(t, db, o, "topic '\"\\日 $1", msg))
 		}
 		all := rows(t, db, config)
 		if len(all) != len(payloads) {
@@ -193,9 +179,7 @@ func TestMetadataBecomesColumns(t *testing.T) {
 		outbox.SetDueAt(past, time.Now().Add(-time.Second))
 		bare := &message.Message{UUID: "bare"}
 
-		if err := publish(t, db, newOutbox(t, config), "here", keyed, later, past, bare); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, publish(t, db, newOutbox(t, config), "here", keyed, later, past, bare))
 		all := rows(t, db, config)
 		if len(all) != 4 {
 			t.Fatalf("len(all) is %d, want 4: %+v", len(all), all)
@@ -250,9 +234,7 @@ func TestSlotsAreSpreadByKey(t *testing.T) {
 			}
 			msgs = append(msgs, msg)
 		}
-		if err := publish(t, db, o, "t", msgs...); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, publish(t, db, o, "t", msgs...))
 
 		unkeyed, keys := map[int]int{}, map[string]int{}
 		for _, r := range rows(t, db, config) {
@@ -278,9 +260,7 @@ func TestSlotsAreSpreadByKey(t *testing.T) {
 		}
 
 		var owners int
-		if err := db.QueryRow("SELECT COUNT(*) FROM once_slots").Scan(&owners); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRow("SELECT COUNT(*) FROM once_slots").Scan(&owners))
 		if owners != 64 {
 			t.Fatalf("owners is %d, want 64: as many as the migration makes", owners)
 		}
@@ -290,11 +270,8 @@ func TestSlotsAreSpreadByKey(t *testing.T) {
 func TestSlotOfAKeyNeverChanges(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
-		err := publish(t, db, newOutbox(t, config), "t",
-			message.NewMessage("a", nil), message.NewMessage("order-42", nil), message.NewMessage("日本", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, publish(t, db, newOutbox(t, config), "t",
+			message.NewMessage("a", nil), message.NewMessage("order-42", nil), message.NewMessage("日本", nil)))
 		var slots []int
 		for _, r := range rows(t, db, config) {
 			slots = append(slots, r.slot)
@@ -330,9 +307,7 @@ func TestTrap117_IgnoredInsertIsAnError(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o, err := outbox.New(outbox.Config{Schema: config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		allow := kit.Ignore(t, db, string(config.Dialect), "INSERT", "once_outbox", "NEW.message_id = 'ignored'")
 		msg := outbox.NewMessage(nil)
 		msg.UUID = "ignored"
@@ -353,14 +328,10 @@ func TestTrap118_DuplicatePositionNamesTheRemedy(t *testing.T) {
 	o := newOutbox(t, schema.Config{})
 	setval := func() {
 		t.Helper()
-		if _, err := db.ExecContext(t.Context(), `SELECT setval('once_outbox_position', 7, false)`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `SELECT setval('once_outbox_position', 7, false)`)
 	}
 	setval()
-	if err := publish(t, db, o, "t", outbox.NewMessage(nil)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, publish(t, db, o, "t", outbox.NewMessage(nil)))
 	setval()
 	err := publish(t, db, o, "t", outbox.NewMessage(nil))
 	if !errors.Is(err, schema.ErrSequence) || strings.Count(err.Error(), "run `once doctor` or schema.Check") != 1 {

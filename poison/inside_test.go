@@ -23,10 +23,8 @@ func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
-		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.Config})
+		kit.OK(t, err)
 		for what, dedupe := range map[string]message.HandlerMiddleware{
 			"dedup": inbox.Middleware, "dedup in batches": inbox.BatchMiddleware,
 		} {
@@ -40,9 +38,7 @@ func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
 		if entries := b.list(); len(entries) != 0 {
 			t.Errorf("in quarantine: %v", entries)
 		}
-		if err := b.handle("payments", message.NewMessage("m1", nil), inbox.Middleware(failing(errHandler))); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, b.handle("payments", message.NewMessage("m1", nil), inbox.Middleware(failing(errHandler))))
 		if entries := b.list(); len(entries) != 1 {
 			t.Errorf("in quarantine: %v", entries)
 		}
@@ -56,11 +52,9 @@ func TestTrap38MiddlewareInsideRetryIsRefused(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		retries, err := retry.New(db.DB, retry.Config{
-			Schema: b.config, Policy: retry.Policy{Immediate: 1, Delayed: -1}, UnackedWait: time.Nanosecond,
+			Schema: b.Config, Policy: retry.Policy{Immediate: 1, Delayed: -1}, UnackedWait: time.Nanosecond,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		calls := 0
 		h := func(*message.Message) ([]*message.Message, error) {
 			calls++
@@ -95,10 +89,8 @@ func TestMessageThatARetriedHandlerPassesOnIsQuarantined(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
-		retries, err := retry.New(db.DB, retry.Config{Schema: b.config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		retries, err := retry.New(db.DB, retry.Config{Schema: b.Config})
+		kit.OK(t, err)
 		outer := retries.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			inner := message.NewMessage("m2", nil)
 			inner.SetContext(msg.Context())
@@ -106,9 +98,7 @@ func TestMessageThatARetriedHandlerPassesOnIsQuarantined(t *testing.T) {
 		})
 		msg := message.NewMessage("m1", nil)
 		msg.SetContext(parkedrows.WithDelivery(t.Context(), &parkedrows.Delivery{Consumer: "payments", Topic: "orders.placed"}))
-		if _, err := outer(msg); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, kit.Err(outer(msg)))
 		if entries := b.list(); len(entries) != 1 || entries[0].MessageID != "m2" {
 			t.Errorf("in quarantine: %v", entries)
 		}

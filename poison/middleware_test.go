@@ -78,9 +78,7 @@ func TestEntryHasTheStackOfItsPanic(t *testing.T) {
 
 		// The copy of a message that failed without a panic has no stack.
 		b.quarantinePanic("payments", "m2")
-		if err := b.handle("payments", message.NewMessage("m2", nil), failing(errHandler)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.handle("payments", message.NewMessage("m2", nil), failing(errHandler)))
 		for _, e := range b.list() {
 			if e.MessageID == "m2" && (e.Error != errHandler.Error() || e.Stack != "") {
 				t.Errorf("%s, and the stack %q", e.Error, e.Stack)
@@ -137,9 +135,7 @@ func TestTrap43ExpiredContextDoesNotPreventTheEntry(t *testing.T) {
 		b := newBench(t, db, nil)
 		ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 		defer cancel()
-		if err := b.handle("payments", message.NewMessageWithContext(ctx, "m1", nil), failing(ctx.Err())); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.handle("payments", message.NewMessageWithContext(ctx, "m1", nil), failing(ctx.Err())))
 		if len(b.list()) != 1 {
 			t.Fatal("not stored")
 		}
@@ -151,9 +147,7 @@ func TestTrap43UnstoredMessageIsNotAcked(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
-		if _, err := db.ExecContext(t.Context(), `ALTER TABLE once_parked RENAME TO elsewhere`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `ALTER TABLE once_parked RENAME TO elsewhere`)
 		err := b.handle("payments", message.NewMessage("m1", nil), failing(errHandler))
 		if err == nil || !strings.Contains(err.Error(), "once_parked") {
 			t.Fatalf("error %v does not name the table", err)
@@ -210,9 +204,7 @@ func TestTrap39MessagesWithoutIDAreAllStored(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		for range 3 {
-			if err := b.handle("payments", message.NewMessage("", []byte("same")), failing(errHandler)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, b.handle("payments", message.NewMessage("", []byte("same")), failing(errHandler)))
 		}
 		if n := len(b.list()); n != 3 {
 			t.Fatalf("%d stored, want 3", n)
@@ -228,12 +220,8 @@ func TestFailedCopyQuarantinesTheWaitingRow(t *testing.T) {
 		b := newBench(t, db, nil)
 		d := &parkedrows.Delivery{Consumer: "payments", Topic: "orders.placed"}
 		waiting := parkedrows.Failure{Err: errHandler, Attempts: 3, Rounds: 1}
-		if err := b.parked.Park(t.Context(), d, message.NewMessage("m1", nil), waiting, time.Hour); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.handle("payments", message.NewMessage("m1", nil), failing(errHandler)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.parked.Park(t.Context(), d, message.NewMessage("m1", nil), waiting, time.Hour))
+		kit.OK(t, b.handle("payments", message.NewMessage("m1", nil), failing(errHandler)))
 		entries := rows.Parked(t, b.parked)
 		if len(entries) != 1 || entries[0].State != parkedrows.Quarantined || entries[0].Attempts != 4 {
 			t.Fatalf("entries %+v", entries)
@@ -254,12 +242,9 @@ func TestPanicIsLoggedWithItsStack(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		var logs kit.Logs
 		b := newBench(t, db, func(c *poison.Config) { c.Logger = &logs })
-		err := b.handle("payments", message.NewMessage("m1", nil), func(*message.Message) ([]*message.Message, error) {
+		kit.OK(t, b.handle("payments", message.NewMessage("m1", nil), func(*message.Message) ([]*message.Message, error) {
 			panic("boom")
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		if !logs.Has("Message is quarantined", "panic: boom", "stack=", "middleware_test.go") {
 			t.Errorf("where it panicked is not said:\n%s", strings.Join(logs.Lines(), "\n"))
 		}

@@ -18,10 +18,8 @@ import (
 var errHandler = errors.New("handler failed")
 
 type bench struct {
-	*testing.T
-	kit.Database
+	*kit.Bench
 
-	config schema.Config
 	store  *poison.Store
 	stored *quarantine.Entries
 	parked *parkedrows.Store
@@ -29,24 +27,18 @@ type bench struct {
 
 func newBench(t *testing.T, db kit.Database, change func(*poison.Config)) *bench {
 	t.Helper()
-	b := &bench{T: t, Database: db, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
-		t.Fatal(err)
-	}
-	config := poison.Config{Schema: b.config, UnackedWait: 100 * time.Millisecond, Logger: kit.Logger(t)}
+	b := &bench{Bench: kit.NewBench(t, db, schema.Config{})}
+	config := poison.Config{Schema: b.Config, UnackedWait: 100 * time.Millisecond, Logger: kit.Logger(t)}
 	if change != nil {
 		change(&config)
 	}
 	var err error
-	if b.store, err = poison.New(db.DB, config); err != nil {
-		t.Fatal(err)
-	}
-	if b.stored, err = quarantine.New(db.DB, operate.Config{Schema: b.config}); err != nil {
-		t.Fatal(err)
-	}
-	if b.parked, err = parkedrows.NewStore(db.DB, b.config); err != nil {
-		t.Fatal(err)
-	}
+	b.store, err = poison.New(db.DB, config)
+	kit.OK(t, err)
+	b.stored, err = quarantine.New(db.DB, operate.Config{Schema: b.Config})
+	kit.OK(t, err)
+	b.parked, err = parkedrows.NewStore(db.DB, b.Config)
+	kit.OK(t, err)
 	return b
 }
 
@@ -62,17 +54,13 @@ func (b *bench) handle(consumer string, msg *message.Message, h message.HandlerF
 func (b *bench) quarantinePanic(consumer, id string) {
 	b.Helper()
 	h := func(*message.Message) ([]*message.Message, error) { panic("boom") }
-	if err := b.handle(consumer, message.NewMessage(id, nil), h); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, b.handle(consumer, message.NewMessage(id, nil), h))
 }
 
 func (b *bench) list() []quarantine.Entry {
 	b.Helper()
 	page, err := b.stored.List(b.Context(), operate.Filter{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return page.Rows
 }
 
@@ -80,9 +68,7 @@ func (b *bench) list() []quarantine.Entry {
 func (b *bench) quarantine(consumer string, ids ...string) {
 	b.Helper()
 	for _, id := range ids {
-		if err := b.handle(consumer, message.NewMessage(id, []byte("body")), failing(errHandler)); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.handle(consumer, message.NewMessage(id, []byte("body")), failing(errHandler)))
 	}
 }
 

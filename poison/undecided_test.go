@@ -20,10 +20,8 @@ import (
 func TestUndecidedCallsWithoutRetryEndInQuarantine(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
-	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, Logger: kit.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.Config, Logger: kit.Logger(t)})
+	kit.OK(t, err)
 	calls := 0
 	handler := inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		calls++

@@ -55,9 +55,7 @@ func TestCloseOfASubscriberWaitsForItsGoroutines(t *testing.T) {
 			close(first)
 			waits("all goroutines have ended")
 			close(last)
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, <-ended)
 		})
 	}
 }
@@ -89,9 +87,7 @@ func TestCloseOfAPublisherWaitsForItsGoroutines(t *testing.T) {
 			t.Error("Close has returned before all outcomes are reported")
 		}
 		close(p.confirmsDone)
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, <-ended)
 	})
 }
 
@@ -101,9 +97,7 @@ func TestEndedSubscriptionIsForgotten(t *testing.T) {
 	t.Parallel()
 	broker := kit.Rabbit(t)
 	s, err := NewSubscriber(amqp.NewDurableQueueConfig(broker.URL), SubscriberConfig{Logger: watermill.NopLogger{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer s.Close()
 	closing := kit.Watch(s.closing)
 	s.closing = closing
@@ -121,16 +115,12 @@ func TestEndedSubscriptionIsForgotten(t *testing.T) {
 		t.Errorf("a subscription that has ended: got %v, want context.Canceled", err)
 	}
 	forgotten("a subscription that fails")
-	if err := s.SubscribeInitialize(topic); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, s.SubscribeInitialize(topic))
 	forgotten("a declaration")
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
 	messages, err := s.Subscribe(ctx, topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if n := closing.Watches(); n != 1 {
 		t.Errorf("%d functions wait for Close, want that of the subscription", n)
 	}
@@ -194,14 +184,10 @@ func TestCancelledSubscribeLeavesNoChannel(t *testing.T) {
 		return conn, err
 	}}
 	s, err := NewSubscriber(config, SubscriberConfig{DialTimeout: time.Minute, Logger: watermill.NopLogger{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer s.Close()
 	topic := broker.Name("topic")
-	if err := s.SubscribeInitialize(topic); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, s.SubscribeInitialize(topic))
 	conn.gate.Lock()
 	for len(conn.reading) > 0 {
 		<-conn.reading

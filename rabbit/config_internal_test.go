@@ -14,6 +14,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 type limits struct {
@@ -172,9 +174,7 @@ func TestDestination(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.config.Connection.AmqpURI = c.uri
 			p, err := NewPublisher(c.config, PublisherConfig{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			defer p.Close()
 			got := p.Destination()
 			if got != c.want {

@@ -81,17 +81,13 @@ func TestErrorOfAURINamesTheMistake(t *testing.T) {
 		}
 	}
 	both := amqp.ConnectionConfig{AmqpURI: "amqp://broker", TLSConfig: &tls.Config{}, AmqpConfig: &amqp091.Config{}}
-	if err := validateConnection(both); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, validateConnection(both))
 	both.AmqpConfig.TLSClientConfig = &tls.Config{}
 	if err := validateConnection(both); err == nil || !strings.Contains(err.Error(), "are both set") {
 		t.Errorf("with two TLS configurations: %v", err)
 	}
 	both.TLSConfig = nil
-	if err := validateConnection(both); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, validateConnection(both))
 }
 
 // amqp091 writes to its settings, so it gets a copy. A setting without a value is set
@@ -129,9 +125,7 @@ func TestTLSFilesOfAURI(t *testing.T) {
 	dir := t.TempDir()
 	missing := filepath.Join(dir, "missing")
 	empty := filepath.Join(dir, "empty")
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, os.WriteFile(empty, nil, 0o600))
 	for name, c := range map[string]struct {
 		uri  amqp091.URI
 		want string
@@ -343,9 +337,7 @@ func (s *stuck) SetWriteDeadline(time.Time) error { return nil }
 func (s *stuck) wire(t *testing.T) *amqpwire.Conn {
 	t.Helper()
 	wire := amqpwire.NewConn(s, amqpwire.Config{WriteTimeout: time.Minute})
-	if _, err := wire.Write([]byte("AMQP\x00\x00\x09\x01")); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(wire.Write([]byte("AMQP\x00\x00\x09\x01"))))
 	synctest.Wait()
 	return wire
 }
@@ -370,9 +362,7 @@ func TestEndOfAClosedConnectionIsBounded(t *testing.T) {
 	t.Parallel()
 	config := amqp.ConnectionConfig{AmqpURI: kit.Rabbit(t).URL}
 	closed, err := connect(t.Context(), config, dialSettings{dialTimeout: time.Minute, writeTimeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	closed.end(true)
 	synctest.Test(t, func(t *testing.T) {
 		conn, began := newStuck(), time.Now()

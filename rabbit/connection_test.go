@@ -46,9 +46,7 @@ func TestTLS(t *testing.T) {
 	if name := config.Connection.TLSConfig.ServerName; name != "" {
 		t.Errorf("the caller's TLS config was changed: ServerName is %s", name)
 	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, p.Close())
 	if got := drain(t, uri, queue); len(got) != 2000 {
 		t.Errorf("%d in the queue, want 2000", len(got))
 	}
@@ -59,14 +57,10 @@ func TestTLS(t *testing.T) {
 func tlsProxy(t *testing.T, uri string, certificates []tls.Certificate) string {
 	t.Helper()
 	target, err := url.Parse(uri)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	broker := target.Host
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: certificates})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	accept(t, listener, func(client net.Conn) { proxy(client, broker) })
 	target.Scheme, target.Host = "amqps", listener.Addr().String()
 	return target.String()
@@ -107,9 +101,7 @@ func proxy(client net.Conn, address string) {
 // sends nothing.
 func TestTrap13_ConnectingHasADeadline(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer listener.Close()
 	config := queueConfig("amqp://" + listener.Addr().String())
 
@@ -120,9 +112,7 @@ func TestTrap13_ConnectingHasADeadline(t *testing.T) {
 
 	p = newPublisher(t, config, rabbit.PublisherConfig{DialTimeout: time.Hour})
 	conn, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer conn.Close()
 	if err := p.Close(); err != nil { // Close must not wait for an hour
 		t.Error(err)
@@ -163,9 +153,7 @@ func pingers(t *testing.T, uri string) map[string]pinger {
 func changed(t *testing.T, uri string, change func(u *url.URL)) (_, host string) {
 	t.Helper()
 	u, err := url.Parse(uri)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	change(u)
 	return u.String(), u.Host
 }
@@ -273,9 +261,7 @@ func TestPingWaitsForABrokerThatStarts(t *testing.T) {
 	}
 	restart(t, broker)
 	for range all {
-		if err := <-results; err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, <-results)
 	}
 }
 
@@ -286,9 +272,7 @@ func TestExchangeWithOtherDurabilityIsUsed(t *testing.T) {
 	uri := brokerURL(t)
 	for name, durable := range map[string]bool{"durable": true, "transient": false} {
 		topic := uniqueName(name)
-		if err := admin(t, uri).ExchangeDeclare(topic, "fanout", durable, false, false, false, nil); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, admin(t, uri).ExchangeDeclare(topic, "fanout", durable, false, false, false, nil))
 		config := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicName)
 		config.Exchange.Durable = !durable
 		messages := subscribe(t, newSubscriber(t, config, brisk), topic)
@@ -321,9 +305,7 @@ func TestErrorOfAnExistingQueueNamesTheField(t *testing.T) {
 		},
 	} {
 		topic := uniqueName("t")
-		if err := newSubscriber(t, existing(), brisk).SubscribeInitialize(topic); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, newSubscriber(t, existing(), brisk).SubscribeInitialize(topic))
 		config := existing()
 		change(&config)
 		_, err := newSubscriber(t, config, brisk).Subscribe(t.Context(), topic)

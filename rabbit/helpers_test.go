@@ -33,14 +33,10 @@ func uniqueName(prefix string) string { return kit.Broker{}.Name(prefix) }
 func admin(t testing.TB, uri string) *amqp091.Channel {
 	t.Helper()
 	conn, err := amqp091.Dial(uri)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return channel
 }
 
@@ -48,9 +44,7 @@ func declareQueue(t testing.TB, uri string, args amqp091.Table) string {
 	t.Helper()
 	queue := uniqueName("q")
 	channel := admin(t, uri)
-	if _, err := channel.QueueDeclare(queue, true, false, false, false, args); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(channel.QueueDeclare(queue, true, false, false, false, args)))
 	t.Cleanup(func() { _, _ = channel.QueueDelete(queue, false, false, false) })
 	return queue
 }
@@ -60,12 +54,8 @@ func bind(t testing.TB, uri, topic string) string {
 	t.Helper()
 	queue := declareQueue(t, uri, nil)
 	channel := admin(t, uri)
-	if err := channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := channel.QueueBind(queue, "", topic, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil))
+	kit.OK(t, channel.QueueBind(queue, "", topic, false, nil))
 	t.Cleanup(func() { _ = channel.ExchangeDelete(topic, false, false) })
 	return queue
 }
@@ -77,9 +67,7 @@ func drain(t testing.TB, uri, queue string) map[string]int {
 	found := make(map[string]int)
 	for {
 		delivery, ok, err := channel.Get(queue, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if !ok {
 			return found
 		}
@@ -116,9 +104,7 @@ func newPublisher(t testing.TB, config amqp.Config, cfg rabbit.PublisherConfig) 
 	t.Helper()
 	cfg.ReadyTimeout = cmp.Or(cfg.ReadyTimeout, time.Minute)
 	p, err := rabbit.NewPublisher(config, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { closes(t, p.Close) })
 	return p
 }
@@ -293,9 +279,7 @@ var brisk = rabbit.SubscriberConfig{
 func newSubscriber(t testing.TB, config amqp.Config, cfg rabbit.SubscriberConfig) *rabbit.Subscriber {
 	t.Helper()
 	s, err := rabbit.NewSubscriber(config, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { closes(t, s.Close) })
 	return s
 }
@@ -303,9 +287,7 @@ func newSubscriber(t testing.TB, config amqp.Config, cfg rabbit.SubscriberConfig
 func subscribe(t testing.TB, s message.Subscriber, topic string) <-chan *message.Message {
 	t.Helper()
 	messages, err := s.Subscribe(context.WithoutCancel(t.Context()), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return messages
 }
 
@@ -360,16 +342,12 @@ func send(t testing.TB, uri, queue string, ids ...string) {
 func unconfirmed(t testing.TB, uri, queue string, ids ...string) string {
 	t.Helper()
 	channel := admin(t, uri)
-	if err := channel.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, channel.Confirm(false))
 	for _, id := range ids {
 		confirm, err := channel.PublishWithDeferredConfirm("", queue, true, false, amqp091.Publishing{
 			MessageId: id, DeliveryMode: amqp091.Persistent, Body: []byte("payload of " + id),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if !confirm.Wait() {
 			return id
 		}
@@ -435,9 +413,7 @@ func (h *handled) of(id string) int {
 func closesSoon(t *testing.T, s *rabbit.Subscriber, messages <-chan *message.Message) {
 	t.Helper()
 	began := time.Now()
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, s.Close())
 	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("Close took %v", took)
 	}

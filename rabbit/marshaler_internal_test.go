@@ -77,14 +77,12 @@ func foreignContent(t *testing.T) *amqpwire.Content {
 	}
 	c := new(amqpwire.Content)
 	p := amqp091.Publishing{ContentType: "a", ContentEncoding: "b", MessageId: "m"}
-	if err := c.Encode(&p, func(b []byte) ([]byte, error) {
+	kit.OK(t, c.Encode(&p, func(b []byte) ([]byte, error) {
 		b = numbers(b, name)
 		b = sized(append(name(b, "nested"), 'F'), numbers(nil, name))
 		b = sized(append(name(b, "items"), 'A'), numbers(nil, noName))
 		return amqpwire.AppendHeaders(b, ownHeaders)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return c
 }
 
@@ -103,29 +101,19 @@ func TestTrap41_HeadersOfOtherClientsAreRead(t *testing.T) {
 	config := amqp.NewDurableQueueConfig(kit.Rabbit(t).URL)
 	config.Marshaler = Marshaler{}
 	s, err := NewSubscriber(config, SubscriberConfig{ReadyTimeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer s.Close()
 	queue := kit.Broker{}.Name("q")
 	messages, err := s.Subscribe(context.WithoutCancel(t.Context()), queue)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 
 	conn, err := connect(t.Context(), config.Connection,
 		dialSettings{confirmChannels: true, dialTimeout: time.Minute, writeTimeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer conn.end(true)
 	sender, err := conn.wire.OpenChannel(func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sender.WaitOpen(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.OK(t, sender.WaitOpen())
 	if !sender.Publish(1, "", queue, foreignContent(t), 4096) {
 		t.Fatal("not sent")
 	}
@@ -147,10 +135,6 @@ func TestTrap41_HeadersOfOtherClientsAreRead(t *testing.T) {
 		t.Fatal("no message within a minute")
 	}
 	channel, err := conn.amqp.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
-		t.Error(err)
-	}
+	kit.OK(t, err)
+	kit.Check(t, kit.Err(channel.QueueDelete(queue, false, false, false)))
 }

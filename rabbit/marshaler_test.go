@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
 )
@@ -28,9 +29,7 @@ func arrived(publishing amqp091.Publishing) amqp091.Delivery {
 func unmarshal(t *testing.T, delivery amqp091.Delivery) *message.Message {
 	t.Helper()
 	msg, err := rabbit.Marshaler{}.Unmarshal(delivery)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return msg
 }
 
@@ -38,9 +37,7 @@ func TestMarshalerRoundTrip(t *testing.T) {
 	msg := message.NewMessage("id-1", []byte("body\x00\xff"))
 	msg.Metadata = message.Metadata{"plain": "text", "empty": "", "odd": "a\x00b\xff", "correlation_id": "c"}
 	publishing, err := rabbit.Marshaler{ContentType: "application/json"}.Marshal(msg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if publishing.DeliveryMode != amqp091.Persistent || publishing.ContentType != "application/json" ||
 		publishing.MessageId != "id-1" || publishing.Headers[amqp.DefaultMessageUUIDHeaderKey] != "id-1" {
 		t.Errorf("publishing is %+v", publishing)
@@ -90,9 +87,7 @@ func TestTimesOfTheForwarderAreOneHeader(t *testing.T) {
 	msg.Metadata.Set(meta.CreatedAt, created)
 	msg.Metadata.Set(meta.PublishedAt, published)
 	publishing, err := rabbit.Marshaler{}.Marshal(msg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	want := amqp091.Table{"once_times": created + "/" + published, amqp.DefaultMessageUUIDHeaderKey: "m"}
 	if !maps.Equal(publishing.Headers, want) {
 		t.Errorf("the headers are %v, want %v", publishing.Headers, want)
@@ -127,9 +122,7 @@ func TestInvalidTimesComeBackUnchanged(t *testing.T) {
 		msg.Metadata.Set(meta.CreatedAt, created)
 		msg.Metadata.Set(meta.PublishedAt, published)
 		publishing, err := rabbit.Marshaler{}.Marshal(msg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		got := unmarshal(t, arrived(publishing)).Metadata
 		if got[meta.CreatedAt] != created || got[meta.PublishedAt] != published {
 			t.Errorf("%s and %s come back as %v", created, published, got)
@@ -141,9 +134,7 @@ func TestMarshalerLeavesOutALongNativeID(t *testing.T) {
 	for size, native := range map[int]bool{255: true, 256: false} {
 		id := strings.Repeat("i", size)
 		publishing, err := rabbit.Marshaler{}.Marshal(newMessage(id))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if (publishing.MessageId != "") != native {
 			t.Errorf("%d bytes: native id is %d bytes long", size, len(publishing.MessageId))
 		}
@@ -175,9 +166,7 @@ func TestTrap32_SteeringHeadersDoNotPass(t *testing.T) {
 		msg.Metadata.Set(key, "1")
 	}
 	publishing, err := rabbit.Marshaler{}.Marshal(msg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for key := range publishing.Headers {
 		if meta.Steering(key) {
 			t.Errorf("header %q steers the broker", key)
@@ -256,9 +245,7 @@ func TestTrap81_SteeringKeysDoNotPass(t *testing.T) {
 	msg := message.NewMessage("m", nil)
 	msg.Metadata = metadata
 	out, err := rabbit.Marshaler{}.Marshal(msg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for key, passes := range keys {
 		_, came := in[key]
 		_, went := out.Headers[key]
@@ -323,15 +310,12 @@ func TestTrap41_HeadersThatTheBrokerWrote(t *testing.T) {
 		var delivery amqp091.Delivery
 		eventually(t, "dead-lettered", func() (ok bool) {
 			var err error
-			if delivery, ok, err = channel.Get(grave, false); err != nil {
-				t.Fatal(err)
-			}
+			delivery, ok, err = channel.Get(grave, false)
+			kit.OK(t, err)
 			return ok
 		})
 		msg := unmarshal(t, delivery)
-		if err := delivery.Nack(false, true); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, delivery.Nack(false, true))
 		return msg
 	}
 	first := get()
@@ -390,9 +374,7 @@ func FuzzRoundTrip(f *testing.F) {
 		msg := message.NewMessage(id, payload)
 		msg.Metadata = message.Metadata{key: value, other: otherValue}
 		publishing, err := rabbit.Marshaler{}.Marshal(msg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		for name := range publishing.Headers {
 			if meta.Steering(name) {
 				t.Errorf("header %q steers the broker", name)
@@ -458,9 +440,7 @@ func TestCheckNamesWhatRabbitMQCannotTake(t *testing.T) {
 // message is stored.
 func TestOutboxWithCheckRefusesSteeringMetadata(t *testing.T) {
 	box, err := outbox.New(outbox.Config{Check: rabbit.Check})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for _, key := range []string{"BCC", "cc", "X-Delay", "x-request-id", "user-id", "User_Id", "expiration"} {
 		msg := newMessage("m")
 		msg.Metadata.Set(key, "1")

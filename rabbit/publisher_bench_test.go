@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -61,18 +62,14 @@ func BenchmarkPublishAsync(b *testing.B) {
 	config, queue := benchConfig(b)
 	config.Marshaler = rabbit.Marshaler{}
 	p := newPublisher(b, config, rabbit.PublisherConfig{})
-	if err := p.Publish(queue, benchMessage(0)); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, p.Publish(queue, benchMessage(0)))
 	var confirmed sync.WaitGroup
 	confirmed.Add(b.N)
 	b.ResetTimer()
 	before := cpuTime()
 	for i := range b.N {
 		p.PublishAsync(queue, benchMessage(i), func(err error) {
-			if err != nil {
-				b.Error(err)
-			}
+			kit.Check(b, err)
 			confirmed.Done()
 		})
 	}
@@ -84,15 +81,11 @@ func BenchmarkPublishOne(b *testing.B) {
 	config, queue := benchConfig(b)
 	config.Marshaler = rabbit.Marshaler{}
 	p := newPublisher(b, config, rabbit.PublisherConfig{})
-	if err := p.Publish(queue, benchMessage(0)); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, p.Publish(queue, benchMessage(0)))
 	b.ResetTimer()
 	before := cpuTime()
 	for i := range b.N {
-		if err := p.Publish(queue, benchMessage(i)); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, p.Publish(queue, benchMessage(i)))
 	}
 	rate(b, before)
 }
@@ -102,17 +95,11 @@ func BenchmarkPublishOne(b *testing.B) {
 func BenchmarkRaw(b *testing.B) {
 	config, queue := benchConfig(b)
 	conn, err := amqp091.Dial(config.Connection.AmqpURI)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	defer conn.Close()
 	channel, err := conn.Channel()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := channel.Confirm(false); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
+	kit.OK(b, channel.Confirm(false))
 	marshaler := amqp.DefaultMarshaler{}
 	window := make(chan *amqp091.DeferredConfirmation, 1024)
 	var settled sync.WaitGroup
@@ -127,13 +114,9 @@ func BenchmarkRaw(b *testing.B) {
 	before := cpuTime()
 	for i := range b.N {
 		publishing, err := marshaler.Marshal(benchMessage(i))
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		confirm, err := channel.PublishWithDeferredConfirm("", queue, true, false, publishing)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		window <- confirm
 	}
 	close(window)
@@ -147,16 +130,12 @@ func BenchmarkStock(b *testing.B) {
 	config.Publish.ConfirmDelivery = true
 	config.Publish.ChannelPoolSize = 1
 	p, err := amqp.NewPublisher(config, watermill.NopLogger{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	defer p.Close()
 	b.ResetTimer()
 	before := cpuTime()
 	for i := range b.N {
-		if err := p.Publish(queue, benchMessage(i)); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, p.Publish(queue, benchMessage(i)))
 	}
 	rate(b, before)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -140,9 +141,7 @@ func TestCloseIsIdempotentAndRefusesLaterMessages(t *testing.T) {
 	var closers sync.WaitGroup
 	for range 3 {
 		closers.Go(func() {
-			if err := p.Close(); err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, p.Close())
 		})
 	}
 	closers.Wait()
@@ -170,9 +169,7 @@ func TestCloseEndsWaitingPublish(t *testing.T) {
 		t.Fatalf("did not wait: %v", err)
 	case <-time.After(20 * time.Millisecond):
 	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, p.Close())
 	if err := <-result; !errors.Is(err, rabbit.ErrClosed) {
 		t.Errorf("got %v, want ErrClosed", err)
 	}
@@ -201,9 +198,7 @@ func TestDoneIsNotCalledInsidePublishAsync(t *testing.T) {
 	}
 	publish("not connected")
 	called.Wait()
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, p.Close())
 	publish("closed")
 	called.Wait()
 }

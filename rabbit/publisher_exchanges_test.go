@@ -105,9 +105,7 @@ func TestMoreExchangesThanChannels(t *testing.T) {
 		bind(t, uri, topics[i])
 	}
 	other := uniqueName("t")
-	if err := admin(t, uri).ExchangeDeclare(other, "direct", true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, admin(t, uri).ExchangeDeclare(other, "direct", true, false, false, false, nil))
 	for _, most := range []uint16{2, 3, 8} {
 		for name, declare := range map[string]func(p *rabbit.Publisher){
 			"one after another": func(p *rabbit.Publisher) {
@@ -119,9 +117,7 @@ func TestMoreExchangesThanChannels(t *testing.T) {
 				var all sync.WaitGroup
 				for _, topic := range topics {
 					all.Go(func() {
-						if err := p.Publish(topic, newMessage("m")); err != nil {
-							t.Error(err)
-						}
+						kit.Check(t, p.Publish(topic, newMessage("m")))
 					})
 				}
 				all.Wait()
@@ -175,9 +171,7 @@ func TestExchangeIsDeclaredOnceAndAgainAfterItsDeletion(t *testing.T) {
 	}
 
 	channel := admin(t, uri)
-	if err := channel.ExchangeDelete(topic, false, false); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, channel.ExchangeDelete(topic, false, false))
 	err := p.Publish(topic, newMessage("while-gone"))
 	mustBe(t, "refused", err)
 	mustHaveCode(t, amqp091.NotFound, err)
@@ -185,9 +179,7 @@ func TestExchangeIsDeclaredOnceAndAgainAfterItsDeletion(t *testing.T) {
 	if !errors.Is(err, rabbit.ErrReturned) {
 		t.Errorf("got %v, want returned: the exchange exists again without bindings", err)
 	}
-	if err := channel.QueueBind(queue, "", topic, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, channel.QueueBind(queue, "", topic, false, nil))
 	mustBe(t, "confirmed", p.Publish(topic, newMessage("bound-again")))
 	if n := builder.calls.Load(); n != 2 {
 		t.Errorf("declared %d times, want twice", n)
@@ -201,9 +193,7 @@ func TestFailedDeclarationIsRefused(t *testing.T) {
 	good, other := uniqueName("good"), uniqueName("other")
 	bind(t, uri, good)
 	channel := admin(t, uri)
-	if err := channel.ExchangeDeclare(other, "direct", true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, channel.ExchangeDeclare(other, "direct", true, false, false, false, nil))
 	t.Cleanup(func() { _ = channel.ExchangeDelete(other, false, false) })
 
 	for _, noWait := range []bool{false, true} {

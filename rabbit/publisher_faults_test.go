@@ -24,18 +24,14 @@ var impatient = rabbit.PublisherConfig{
 
 func restart(t *testing.T, broker *servers.Rabbit) {
 	t.Helper()
-	if err := broker.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, broker.Restart(t.Context()))
 }
 
 // write makes the broker store its definitions on disk, so that a queue still exists
 // after the broker was killed.
 func write(t *testing.T, broker *servers.Rabbit) {
 	t.Helper()
-	if err := broker.WriteDefinitions(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, broker.WriteDefinitions(t.Context()))
 }
 
 // connected waits until a message is confirmed. With short timeouts, the first attempts
@@ -47,17 +43,13 @@ func connected(t *testing.T, p *rabbit.Publisher, queue string) {
 
 func alarm(t *testing.T, set func(context.Context) error) {
 	t.Helper()
-	if err := set(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, set(t.Context()))
 }
 
 // eval evaluates an Erlang expression in the broker.
 func eval(t *testing.T, broker *servers.Rabbit, expression string) {
 	t.Helper()
-	if _, err := broker.Eval(t.Context(), expression); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(broker.Eval(t.Context(), expression)))
 }
 
 func TestTrap09_BrokerIsKilledDuringABatch(t *testing.T) {
@@ -129,9 +121,7 @@ func TestTrap13_FrozenBrokerIsUnknownAtTheDeadline(t *testing.T) {
 	broker.Freeze()
 	defer broker.Thaw()
 	began = time.Now()
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, p.Close())
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("Close took %v", took)
 	}
@@ -180,13 +170,9 @@ func TestCloseReportsOutstandingMessagesAsUnknown(t *testing.T) {
 func limitMessages(t *testing.T, broker *servers.Rabbit) (end func()) {
 	t.Helper()
 	before, err := broker.LimitMessages(t.Context(), 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return func() {
-		if _, err := broker.LimitMessages(t.Context(), before); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, kit.Err(broker.LimitMessages(t.Context(), before)))
 	}
 }
 

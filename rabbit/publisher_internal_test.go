@@ -102,9 +102,7 @@ func TestChannelThatIsNotOpenedIsNotUsed(t *testing.T) {
 		},
 	}}
 	c, err := connect(t.Context(), config, dialSettings{confirmChannels: true, dialTimeout: time.Minute, writeTimeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer c.end(false)
 	closing, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -142,9 +140,7 @@ func TestCloseOfAnOldChannelKeepsTheCurrentOne(t *testing.T) {
 	t.Parallel()
 	config := amqp.NewDurableQueueConfig(kit.Rabbit(t).URL)
 	p, err := NewPublisher(config, PublisherConfig{ReadyTimeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = p.Close() })
 	current := func() *confirmChannel {
 		p.mu.Lock()
@@ -415,20 +411,14 @@ func TestCloseEndsTheObservation(t *testing.T) {
 	config := amqp.NewDurableQueueConfig("amqp://127.0.0.1:1")
 	o := new(kit.Observers)
 	p, err := NewPublisher(config, PublisherConfig{MeterProvider: o, Logger: watermill.NopLogger{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	s, err := NewSubscriber(config, SubscriberConfig{MeterProvider: o, Logger: watermill.NopLogger{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if n := o.Registered(); n != 2 {
 		t.Errorf("%d are observed, want 2", n)
 	}
 	for _, end := range []func() error{p.Close, p.Close, s.Close, s.Close} {
-		if err := end(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, end())
 	}
 	if n := o.Registered(); n != 0 {
 		t.Errorf("%d are observed after Close, want none", n)
@@ -451,9 +441,7 @@ func TestSizeOfAPublicationHasHeadersAndBody(t *testing.T) {
 				msg.Metadata.Set("k", strings.Repeat("v", 500))
 			}
 			pub := &publication{topic: "t"}
-			if err := p.prepare(pub, new(amqpwire.Content), msg); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, p.prepare(pub, new(amqpwire.Content), msg))
 			sizes[name] = pub.size
 		}
 		if sizes["body"] != sizes["empty"]+1000 || sizes["header"] != sizes["empty"]+500+1+1+1+4 || sizes["empty"] < 20 {

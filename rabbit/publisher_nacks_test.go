@@ -41,9 +41,7 @@ func TestTrap96_NacksAfterALostLeaderEnd(t *testing.T) {
 	config.TopologyBuilder = &undeclared{}
 	h := new(heard)
 	p := newPublisher(t, config, rabbit.PublisherConfig{Logger: h, ConfirmTimeout: time.Minute})
-	if err := p.Publish(queue, numbered("before", 10)...); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, p.Publish(queue, numbered("before", 10)...))
 
 	at.Store(1)
 	nodes[0].Kill()
@@ -60,9 +58,7 @@ func TestTrap96_NacksAfterALostLeaderEnd(t *testing.T) {
 		t.Error("the channel was not changed")
 	}
 	// The new channel finds the new leader.
-	if err := p.Publish(queue, numbered("then", 10)...); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, p.Publish(queue, numbered("then", 10)...))
 }
 
 // declareQuorum declares a quorum queue with the given number of members, and returns
@@ -88,9 +84,7 @@ func TestTrap96_AFullQueueCostsNoConnection(t *testing.T) {
 	other := declareQueue(t, uri, nil)
 	h := new(heard)
 	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{Logger: h})
-	if err := p.Publish(full, newMessage("first")); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, p.Publish(full, newMessage("first")))
 	eventually(t, "the channel is changed again, after a pause of a second", func() bool {
 		mustBe(t, "refused", p.Publish(full, newMessage("full")))
 		mustBe(t, "confirmed", p.Publish(other, newMessage("fine")))
@@ -114,9 +108,7 @@ func TestTrap96_OnlyNacksChangeTheConnection(t *testing.T) {
 	full := declareQueue(t, uri, amqp091.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
 	h := new(heard)
 	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{Logger: h})
-	if err := p.Publish(full, newMessage("first")); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, p.Publish(full, newMessage("first")))
 	eventually(t, "connected again", func() bool {
 		err := p.Publish(full, newMessage("more"))
 		if got := outcomeOf(err); got != "refused" && got != "unknown" && got != "unavailable" {
@@ -252,9 +244,7 @@ func TestTrap15_NotificationsDoNotBlockTheReader(t *testing.T) {
 	p.PublishAsync(queue, newMessage("first"), func(err error) {
 		close(stuck)
 		<-released
-		if err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, err)
 		outstanding.Done()
 	})
 	<-stuck

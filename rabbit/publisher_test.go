@@ -29,9 +29,7 @@ func TestPublishConfirms(t *testing.T) {
 	if err := p.Publish(topic); err != nil {
 		t.Errorf("no messages: %v", err)
 	}
-	if err := p.Publish(topic, numbered("m", 3000)...); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, p.Publish(topic, numbered("m", 3000)...))
 	if got := drain(t, uri, queue); len(got) != 3000 {
 		t.Errorf("%d messages in the queue, want 3000", len(got))
 	}
@@ -42,9 +40,7 @@ func TestTrap07_AFullQueueNacks(t *testing.T) {
 	queue := declareQueue(t, uri, amqp091.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
 	p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{})
 
-	if err := p.Publish(queue, newMessage("first")); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, p.Publish(queue, newMessage("first")))
 	err := p.Publish(queue, newMessage("second"))
 	mustBe(t, "refused", err)
 	if !errors.Is(err, rabbit.ErrNacked) {
@@ -74,13 +70,9 @@ func TestTrap14_AlwaysMandatoryAndPersistent(t *testing.T) {
 	config.Marshaler = amqp.DefaultMarshaler{NotPersistentDeliveryMode: true}
 	p := newPublisher(t, config, rabbit.PublisherConfig{})
 
-	if err := p.Publish(queue, newMessage("m")); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, p.Publish(queue, newMessage("m")))
 	delivery, _, err := admin(t, uri).Get(queue, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if delivery.DeliveryMode != amqp091.Persistent {
 		t.Errorf("delivery mode %d, want persistent", delivery.DeliveryMode)
 	}
@@ -290,9 +282,7 @@ func TestLargeBodies(t *testing.T) {
 		}
 	}
 	delivery, _, err := admin(t, uri).Get(queue, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if !bytes.Equal(delivery.Body, body) {
 		t.Error("the body was changed")
 	}
@@ -331,14 +321,10 @@ func TestEveryPropertyArrives(t *testing.T) {
 	mustBe(t, "confirmed", p.Publish(queue, newMessage("m")))
 
 	conn, err := amqp091.Dial(uri)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer conn.Close()
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	got, ok, err := channel.Get(queue, true)
 	if err != nil || !ok {
 		t.Fatal(ok, err)

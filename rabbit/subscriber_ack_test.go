@@ -189,9 +189,7 @@ func TestTrap45_ManyAcksAfterACancel(t *testing.T) {
 	for range 8 {
 		held = append(held, receive(t, messages))
 	}
-	if _, err := admin(t, wire.uri).QueueDelete(queue, false, false, false); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(admin(t, wire.uri).QueueDelete(queue, false, false, false)))
 	eventually(t, "the queue exists again", func() bool { return depth(t, wire.uri, queue) >= 0 })
 	g.during(t, wire.uri, queue, func() {
 		for _, n := range []int{3, 0, 1, 2, 6, 4, 7, 5} {
@@ -206,9 +204,7 @@ func TestTrap45_ManyAcksAfterACancel(t *testing.T) {
 	if msg := receive(t, messages); !msg.Ack() || msg.UUID != "after" {
 		t.Errorf("got %s", msg.UUID)
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, s.Close())
 	// The Subscriber asks for the deleted queue, and which type the new one has.
 	asks := func(reason string) bool {
 		return strings.Contains(reason, "no queue") || strings.Contains(reason, "invalid arg 'x-delivery-limit'")
@@ -252,9 +248,7 @@ func TestAcksAreSentTogether(t *testing.T) {
 	last := receive(t, messages) // the message "gate"
 	last.Ack()
 	finished(t, "the ack or nack is sent", last.Context().Done())
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, s.Close())
 	if acks := wire.acks(); acks != 2 { // one ack for these messages, and one for the message "gate"
 		t.Errorf("%d acks were sent for %d messages", acks, n)
 	}
@@ -281,9 +275,7 @@ func TestTrap47MessagesAreGivenBackByNack(t *testing.T) {
 	go func() { ended <- s.Close() }() // returns c to the queue, and also a if it came back, because no handler has received them
 	eventually(t, "both are in the queue again", func() bool { return depth(t, wire.uri, queue) == 2 })
 	held[1].Ack()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, <-ended)
 	if nacks, rejects := wire.givenBack(); nacks == 0 || rejects > 0 {
 		t.Errorf("%d nacks and %d rejects were sent", nacks, rejects)
 	}
@@ -363,9 +355,7 @@ func timesOut(t *testing.T, uri, queue string) {
 		eventually(t, "the message is delivered again", func() bool { return work.of(msg.UUID) > 0 })
 	}
 	eventually(t, "the cancelled consumers are gone", func() bool { return consumers(t, uri, queue) == 1 })
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, s.Close())
 	finished(t, "the subscription ends", work.ended)
 	if left := depth(t, uri, queue); left != 0 {
 		t.Errorf("%d messages are left in the queue", left)
@@ -386,9 +376,7 @@ func (existing) BuildTopology(*amqp091.Channel, string, string, amqp.Config, wat
 func consumers(t testing.TB, uri, queue string) int {
 	t.Helper()
 	found, err := admin(t, uri).QueueDeclarePassive(queue, true, false, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return found.Consumers
 }
 
@@ -419,9 +407,7 @@ func TestRedeliveredMessageWaitsForItsFirstCall(t *testing.T) {
 	s := newSubscriber(t, config, brisk)
 	first := subscribe(t, s, queue)
 	publish := func(body string) {
-		if err := admin(t, uri).Publish("", queue, false, false, amqp091.Publishing{Body: []byte(body)}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, admin(t, uri).Publish("", queue, false, false, amqp091.Publishing{Body: []byte(body)}))
 	}
 	publish("slow")
 	slow := receive(t, first)

@@ -45,9 +45,7 @@ func TestCloseDrains(t *testing.T) {
 		msg.Ack()
 	}
 	for range 2 {
-		if err := <-closed; err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, <-closed)
 	}
 	if _, ok := <-messages; ok {
 		t.Error("a message after Close")
@@ -80,9 +78,7 @@ func TestMessagesGivenBackAreNotDeliveredAgain(t *testing.T) {
 	go func() { closed <- s.Close() }()
 	eventually(t, "the messages that no handler has are given back", func() bool { return depth(t, uri, queue) == len(ids)-1 })
 	held.Ack()
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, <-closed)
 
 	channel := admin(t, uri)
 	for range ids[1:] {
@@ -134,9 +130,7 @@ func TestEndedSubscriptionGivesBackUnackedMessages(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	messages, err := s.Subscribe(ctx, queue)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	send(t, uri, queue, "a")
 	msg := receive(t, messages)
 	cancel()
@@ -183,9 +177,7 @@ func TestTrap57_EndOfASubscriptionDoesNotCancelItsMessages(t *testing.T) {
 	s := newSubscriber(t, queueConfig(uri), brisk)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	messages, err := s.Subscribe(ctx, ending)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	others := subscribe(t, s, staying)
 	send(t, uri, ending, "a")
 	msg := receive(t, messages)
@@ -296,9 +288,7 @@ func TestTrap76_EndsOfSubscriptionsToAStuckQueueDoNotAffectOthers(t *testing.T) 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	consuming, err := n.subscriber.Subscribe(ctx, n.stuck)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	send(t, n.uri, n.stuck, "acked", "left")
 	acked := receive(t, consuming)
 	acked.Ack()
@@ -315,9 +305,7 @@ func TestTrap76_EndsOfSubscriptionsToAStuckQueueDoNotAffectOthers(t *testing.T) 
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
 	beginning, err := n.subscriber.Subscribe(ctx, n.stuck) // takes up to DialTimeout, like the end of the first subscription
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	cancel()
 	ended(t, beginning)
 	n.checkOther()
@@ -328,9 +316,7 @@ func TestTrap76_EndsOfSubscriptionsToAStuckQueueDoNotAffectOthers(t *testing.T) 
 		t.Errorf("got %s, want the unacked message", msg.UUID)
 	}
 	msg.Ack()
-	if err := n.subscriber.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, n.subscriber.Close())
 	for _, queue := range []string{n.stuck, n.other} {
 		if left := drain(t, n.uri, queue); len(left) != 0 {
 			t.Errorf("left in %s: %v", queue, left)
@@ -363,9 +349,7 @@ func TestTrap76_CloseBesideAStuckQueueWaitsForOthers(t *testing.T) {
 	case <-time.After(cfg.DialTimeout):
 	}
 	held.Ack()
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, <-closed)
 	if left := drain(t, uri, other); len(left) != 0 {
 		t.Errorf("left in the queue: %v", left)
 	}
@@ -449,9 +433,7 @@ func TestTrap76_DeclaringAStuckQueueDoesNotAffectSubscriptions(t *testing.T) {
 	}
 	n.checkHeld()
 	resume()
-	if err := n.subscriber.SubscribeInitialize(n.stuck); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, n.subscriber.SubscribeInitialize(n.stuck))
 	n.connectedOnce()
 }
 

@@ -43,9 +43,7 @@ func TestTrap44_QueueIsDeletedAndDeclaredAgain(t *testing.T) {
 			messages := subscribe(t, newSubscriber(t, config, cfg), queue)
 			channel := admin(t, uri)
 			for i := range 3 {
-				if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, kit.Err(channel.QueueDelete(queue, false, false, false)))
 				id := fmt.Sprint("m", i)
 				eventually(t, "the queue exists again", func() bool { return depth(t, uri, queue) >= 0 })
 				eventually(t, "it takes a message", func() bool { return unconfirmed(t, uri, queue, id) == "" })
@@ -78,9 +76,7 @@ func TestTrap44_CancelledConsumerKeepsMessagesInFlight(t *testing.T) {
 	for range 3 {
 		send(t, uri, queue, "a")
 		held := receive(t, messages)
-		if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(channel.QueueDelete(queue, false, false, false)))
 		eventually(t, "the queue exists again", func() bool { return depth(t, uri, queue) >= 0 })
 		send(t, uri, queue, "b")
 		receive(t, messages).Ack()
@@ -134,9 +130,7 @@ func TestTrap45_AcksOfALostConnectionAreNotSent(t *testing.T) {
 	}
 	receive(t, messages).Ack()
 	receive(t, messages).Ack()
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, s.Close())
 	if left := drain(t, broker.URL, queue); len(left) != 0 {
 		t.Errorf("left in the queue: %v", left)
 	}
@@ -233,9 +227,7 @@ func TestTrap46_LimitsOfTheBrokerAreReportedAtTheStart(t *testing.T) {
 		config.Queue.Arguments = c.args
 		s := newSubscriber(t, config, cfg)
 		subscribe(t, s, uniqueName("q"))
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, s.Close())
 		if n := h.said("Queue limit") + h.said(timeoutLine); n != len(c.lines) {
 			t.Errorf("%v: %q", c.args, h.all())
 		}
@@ -293,9 +285,7 @@ func TestBrokerIsKilledUnderConsumers(t *testing.T) {
 	if lost := h.said(lostLine); lost != 1 {
 		t.Errorf("the loss was logged %d times: %q", lost, h.all())
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, s.Close())
 	finished(t, "the subscription ends", work.ended)
 }
 
@@ -323,9 +313,7 @@ func TestTrap60_NoCredentialsInWhatASubscriberLogs(t *testing.T) {
 	})
 	subscribe(t, s, "q")
 	eventually(t, "the first attempt has failed", func() bool { return h.said(lostLine) == 1 })
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, s.Close())
 	config := queueConfig(brokerURL(t))
 	config.TopologyBuilder = &telltale{}
 	s = newSubscriber(t, config, rabbit.SubscriberConfig{Logger: h})
@@ -395,9 +383,7 @@ func TestSubscriptionContinuesAfterFailuresToReopen(t *testing.T) {
 	config.TopologyBuilder = topology
 	messages := subscribe(t, newSubscriber(t, config, brisk), queue)
 	topology.refusals.Store(2)
-	if _, err := admin(t, uri).QueueDelete(queue, false, false, false); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(admin(t, uri).QueueDelete(queue, false, false, false)))
 	eventually(t, "the queue exists again", func() bool { return depth(t, uri, queue) >= 0 })
 	eventually(t, "it takes a message", func() bool { return unconfirmed(t, uri, queue, "m") == "" })
 	msg := receive(t, messages)
@@ -420,25 +406,19 @@ func TestTrap97_RequeuedMessagesAreNotDropped(t *testing.T) {
 		h := new(heard)
 		cfg.Logger = h
 		s := newSubscriber(t, config, cfg)
-		if err := s.SubscribeInitialize(queue); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.SubscribeInitialize(queue))
 		messages := subscribe(t, s, queue)
 		send(t, uri, queue, "m")
 		for range 22 {
 			receive(t, messages).Nack()
 		}
 		receive(t, messages).Ack()
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, s.Close())
 		return h
 	}
 	ctl := func(args ...string) {
 		t.Helper()
-		if _, err := broker.Ctl(t.Context(), args...); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(broker.Ctl(t.Context(), args...)))
 	}
 	for vhost, args := range map[string]amqp091.Table{
 		"/": {"x-queue-type": "quorum"}, "quorum": nil, // the type comes from the virtual host

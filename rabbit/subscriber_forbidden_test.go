@@ -63,9 +63,7 @@ func (u *user) may(r rights) {
 func (u *user) as(config amqp.Config) amqp.Config {
 	u.t.Helper()
 	address, err := url.Parse(u.broker.URL)
-	if err != nil {
-		u.t.Fatal(err)
-	}
+	kit.OK(u.t, err)
 	config.Connection.AmqpConfig = &amqp091.Config{SASL: []amqp091.Authentication{u}, Vhost: strings.TrimPrefix(address.Path, "/")}
 	return config
 }
@@ -99,9 +97,7 @@ func TestTrap107_SubscriptionWithoutARightWaitsForIt(t *testing.T) {
 			if _, err := channel.QueueDelete(closed, false, false, false); err != nil { // interrupts the subscription
 				t.Fatal(err)
 			}
-			if _, err := channel.QueueDeclare(closed, true, false, false, false, nil); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(channel.QueueDeclare(closed, true, false, false, false, nil)))
 			eventually(t, "Ping returns ErrForbidden", func() bool { return errors.Is(s.Ping(t.Context()), rabbit.ErrForbidden) })
 			if err := s.Ping(t.Context()); !strings.Contains(fmt.Sprint(err), "set_permissions") || !strings.Contains(err.Error(), closed) {
 				t.Errorf("Ping returns %v, want the topic and a remedy", err)
@@ -160,9 +156,7 @@ func TestTrap107_SubscribeNeedsTheDocumentedRights(t *testing.T) {
 		s := newSubscriber(t, users[i].as(config), brisk)
 		if !c.exists {
 			_, err := channel.QueueDelete(queue, false, false, false)
-			if err := errors.Join(err, channel.ExchangeDelete(exchange, false, false)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, errors.Join(err, channel.ExchangeDelete(exchange, false, false)))
 		}
 		err := s.SubscribeInitialize(topic)
 		messages, subscribed := s.Subscribe(t.Context(), topic)
@@ -176,13 +170,9 @@ func TestTrap107_SubscribeNeedsTheDocumentedRights(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if err := channel.Publish(exchange, "", false, false, amqp091.Publishing{Body: []byte("x")}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, channel.Publish(exchange, "", false, false, amqp091.Publishing{Body: []byte("x")}))
 		receive(t, messages).Ack()
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, s.Close())
 	}
 }
 
@@ -256,9 +246,7 @@ func TestTrap105_DeclarationThatClosesTheConnectionConcernsOnlyItsTopic(t *testi
 	topology.broken.Store(false)
 	send(t, broker.URL, topology.topic, "c")
 	receive(t, badMessages).Ack()
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, s.Close())
 	if h.said(interruptedLine) == 0 {
 		t.Errorf("logged: %q", h.all())
 	}

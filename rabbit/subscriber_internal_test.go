@@ -252,9 +252,7 @@ func brokerConnection(t *testing.T) *connection {
 		dialTimeout:  time.Minute,
 		writeTimeout: time.Minute,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { c.end(true) })
 	return c
 }
@@ -406,9 +404,7 @@ func TestTrap108_TopologyBuilderThatPanicsIsAnError(t *testing.T) {
 	config := amqp.NewDurableQueueConfig(kit.Rabbit(t).URL)
 	config.TopologyBuilder = &panickingBuilder{}
 	s, err := NewSubscriber(config, SubscriberConfig{Logger: kit.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer s.Close()
 	if _, err = s.Subscribe(t.Context(), "t"); err == nil || !strings.Contains(err.Error(), "the TopologyBuilder: panic: no topology") {
 		t.Errorf("Subscribe returned %v", err)

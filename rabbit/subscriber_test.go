@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -45,9 +46,7 @@ func TestSubscriberReceivesPublishedMessages(t *testing.T) {
 	s := newSubscriber(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("a")), brisk)
 	values := context.WithValue(context.WithoutCancel(t.Context()), ctxKey{}, "value")
 	messages, err := s.Subscribe(values, topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	p := newPublisher(t, topicConfig(uri), rabbit.PublisherConfig{})
 	sent := newMessage("m")
 	sent.Metadata.Set("key", "value")
@@ -63,9 +62,7 @@ func TestSubscriberReceivesPublishedMessages(t *testing.T) {
 	}
 	msg.Ack()
 	finished(t, "the context of an acked message ends", msg.Context().Done())
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, s.Close())
 	if n := depth(t, uri, topic+"_a"); n != 0 {
 		t.Errorf("%d messages are left", n)
 	}
@@ -114,9 +111,7 @@ func TestInFlightIsReachedAndBounded(t *testing.T) {
 	}
 	h := handle(messages)
 	eventually(t, "all are handled", func() bool { return h.ids() == 14 })
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, s.Close())
 	finished(t, "the subscription ends", h.ended)
 	if n := depth(t, uri, queue); n != 0 {
 		t.Errorf("%d messages are left", n)
@@ -153,9 +148,7 @@ func TestSubscribeReturnsTheRefusalOfTheBroker(t *testing.T) {
 	if took := time.Since(began); took > 25*time.Second {
 		t.Errorf("100 subscriptions took %v: each waited for ReadyTimeout", took)
 	}
-	if err := away.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, away.Close())
 	for _, messages := range all {
 		if msg, ok := <-messages; ok {
 			t.Errorf("got %+v", msg)
@@ -243,9 +236,7 @@ func TestNackWithoutRequeueDeadLetters(t *testing.T) {
 
 	// A dead-lettered message has an x-death header, which is an array of tables.
 	back := receive(t, subscribe(t, newSubscriber(t, amqp.NewDurableQueueConfig(uri), brisk), dead))
-	if err := rabbit.Undecodable(back); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, rabbit.Undecodable(back))
 	if string(back.Payload) != "payload of bad" || !strings.Contains(back.Metadata.Get("x-death"), queue) {
 		t.Errorf("metadata %v", back.Metadata)
 	}
@@ -320,9 +311,7 @@ func TestManySubscriptionsShareAConnection(t *testing.T) {
 				return
 			}
 			p := newPublisher(t, queueConfig(uri), rabbit.PublisherConfig{})
-			if err := p.Publish(queue, numbered("m", 200)...); err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, p.Publish(queue, numbered("m", 200)...))
 			seen := make(map[string]bool)
 			for n := 0; len(seen) < 200; n++ {
 				msg := <-messages
@@ -336,9 +325,7 @@ func TestManySubscriptionsShareAConnection(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, s.Close())
 }
 
 // lenient ignores ErrGivenBack, because some tests of the suite close a subscriber that

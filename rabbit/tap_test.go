@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // tap relays connections to the broker, and counts some AMQP methods.
@@ -30,13 +32,9 @@ type tap struct {
 func newTap(t *testing.T, uri string) *tap {
 	t.Helper()
 	target, err := url.Parse(uri)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	w := &tap{uri: uri}
 	broker := target.Host
 	accept(t, listener, func(client net.Conn) { w.relay(client, broker) })

@@ -27,17 +27,11 @@ func TestKeyOrderNacksSuccessorsOfNackedMessage(t *testing.T) {
 	t.Parallel()
 	db := kit.SQLite(t)
 	config := schema.Config{Dialect: schema.SQLite}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	r, err := New(db.DB, Config{Schema: config, KeyOrder: BlockWhileRetried})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	rename := func(from, to string) {
-		if _, err := db.ExecContext(t.Context(), `ALTER TABLE `+from+` RENAME TO `+to); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `ALTER TABLE `+from+` RENAME TO `+to)
 	}
 	closing, ended := make(chan struct{}), make(chan struct{})
 	in := make(chan *message.Message)
@@ -76,20 +70,14 @@ func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	config := schema.Config{}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	r, err := New(db.DB, Config{Schema: config, KeyOrder: BlockWhileRetried})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err == nil {
 		_, err = tx.ExecContext(t.Context(), `LOCK TABLE once_parked`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
 	in, ended := make(chan *message.Message), make(chan struct{})
 	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil, 0)
@@ -105,9 +93,7 @@ func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
 		in <- msg
 	}
 	close(in)
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tx.Rollback())
 	<-ended
 	for _, msg := range msgs {
 		select {
@@ -116,10 +102,7 @@ func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
 			t.Errorf("%s was not acked", msg.UUID)
 		}
 	}
-	var transactions int
-	if err := db.QueryRowContext(t.Context(), `SELECT COUNT(DISTINCT CAST(xmin AS text)) FROM once_parked`).Scan(&transactions); err != nil {
-		t.Fatal(err)
-	}
+	transactions := kit.One[int](t, db, `SELECT COUNT(DISTINCT CAST(xmin AS text)) FROM once_parked`)
 	if transactions != 2 {
 		t.Errorf("%d transactions stored the messages, want one for the first and one for the others", transactions)
 	}
@@ -130,20 +113,14 @@ func TestKeyOrderStoresMessagesThatArriveBeforeTransportEnds(t *testing.T) {
 func TestKeyOrderStoresAtMostAHundredMessagesAtOnce(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	r, err := New(db.DB, Config{KeyOrder: BlockWhileRetried})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err == nil {
 		_, err = tx.ExecContext(t.Context(), `LOCK TABLE once_parked`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
 	in, ended := make(chan *message.Message), make(chan struct{})
 	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil, 0)
@@ -166,9 +143,7 @@ func TestKeyOrderStoresAtMostAHundredMessagesAtOnce(t *testing.T) {
 	if n := sent.Load(); n != 101 {
 		t.Errorf("%d messages were taken from the transport, want 101", n)
 	}
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tx.Rollback())
 	<-ended
 	var all, most int
 	err = db.QueryRowContext(t.Context(), `SELECT SUM(n), MAX(n) FROM
@@ -238,22 +213,16 @@ func (noMessages) Close() error { return nil }
 func TestEndedSubscriptionLeavesNothing(t *testing.T) {
 	t.Parallel()
 	r, err := New(kit.SQLite(t).DB, Config{Schema: schema.Config{Dialect: schema.SQLite}, Logger: watermill.NopLogger{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	sub := r.Subscriber("payments", noMessages{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	messages, err := sub.Subscribe(ctx, "t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for range messages {
 		t.Error("got a message")
 	}
-	if err := sub.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, sub.Close())
 	if r.watchers.count != 0 {
 		t.Errorf("the metrics are read for %d subscriptions", r.watchers.count)
 	}
@@ -289,9 +258,7 @@ func TestUpkeepHasTimeouts(t *testing.T) {
 		db := sql.OpenDB(silent{})
 		defer db.Close()
 		r, err := New(db, Config{Logger: watermill.NopLogger{}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		f := newFetcher(&subscriber{retries: r}, "t", nil, 0)
 		f.registered, f.queue = true, newFairQueue(nil)
 		for name, c := range map[string]struct {

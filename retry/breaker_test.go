@@ -85,7 +85,7 @@ func ids(prefix string, n int) (all []string) {
 }
 
 func (b *bench) breakerOpen() bool {
-	return b.count(`once_consumer_pauses WHERE actor = 'breaker'`) == 1
+	return b.Count(`once_consumer_pauses WHERE actor = 'breaker'`) == 1
 }
 
 // Trap 120. While the service that handlers call is down, three instances call it once per wait.
@@ -109,18 +109,18 @@ func TestBreakerCostsNoAttemptsWhileServiceIsDown(t *testing.T) {
 				all = append(all, b)
 			}
 			b := all[0]
-			b.eventually("all are registered", func() bool { return b.count(`once_consumer_instances`) == 3 })
+			b.Eventually("all are registered", func() bool { return b.Count(`once_consumer_instances`) == 3 })
 			messages := ids("m", 60)
 			q.publish(messages...)
 			if !breaker {
-				b.eventually("all are in quarantine", func() bool { return len(b.entries("quarantined")) == len(messages) })
+				b.Eventually("all are in quarantine", func() bool { return len(b.entries("quarantined")) == len(messages) })
 				return
 			}
-			b.eventually("the breaker is open", b.breakerOpen)
-			b.eventually("a probe has failed", func() bool { return b.count(`once_consumer_pauses WHERE probes >= 1`) == 1 })
+			b.Eventually("the breaker is open", b.breakerOpen)
+			b.Eventually("a probe has failed", func() bool { return b.Count(`once_consumer_pauses WHERE probes >= 1`) == 1 })
 			opened := p.calls.Load()
 			began := time.Now()
-			b.eventually("three more probes have failed", func() bool { return b.count(`once_consumer_pauses WHERE probes >= 4`) == 1 })
+			b.Eventually("three more probes have failed", func() bool { return b.Count(`once_consumer_pauses WHERE probes >= 4`) == 1 })
 			took, calls := time.Since(began), p.calls.Load()-opened
 			t.Logf("%d calls until a probe had failed, then %d in %v", opened, calls, took.Round(time.Millisecond))
 			if most := took/(800*time.Millisecond) + 2; int(calls) > int(most) {
@@ -132,13 +132,13 @@ func TestBreakerCostsNoAttemptsWhileServiceIsDown(t *testing.T) {
 				}
 			}
 			p.down.Store(false)
-			b.eventually("all are handled", func() bool { return p.paidAll(messages) && q.len() == 0 })
+			b.Eventually("all are handled", func() bool { return p.paidAll(messages) && q.len() == 0 })
 			b.allHandled()
-			if b.breakerOpen() || b.count(`once_consumer_instances WHERE failing_since IS NOT NULL`) != 0 {
+			if b.breakerOpen() || b.Count(`once_consumer_instances WHERE failing_since IS NOT NULL`) != 0 {
 				t.Error("the breaker is still open")
 			}
 			for action, want := range map[string]int{"breaker.opened": 1, "breaker.closed": 1} {
-				if n := b.count(fmt.Sprintf(`once_audit WHERE action = '%s' AND actor = 'breaker' AND consumer = 'payments'`, action)); n != want {
+				if n := b.Count(fmt.Sprintf(`once_audit WHERE action = '%s' AND actor = 'breaker' AND consumer = 'payments'`, action)); n != want {
 					t.Errorf("%d audit rows with %s, want %d", n, action, want)
 				}
 			}
@@ -166,14 +166,14 @@ func TestInstanceWithoutConnectionDoesNotStopHealthyOnes(t *testing.T) {
 		b = newBench(t, db, breaking)
 		b.runQueue(q, h)
 	}
-	b.eventually("all are registered", func() bool { return b.count(`once_consumer_instances`) == 3 })
-	failing := func() int { return b.count(`once_consumer_instances WHERE failing_since IS NOT NULL`) }
+	b.Eventually("all are registered", func() bool { return b.Count(`once_consumer_instances`) == 3 })
+	failing := func() int { return b.Count(`once_consumer_instances WHERE failing_since IS NOT NULL`) }
 	published, patience := 0, time.Now().Add(time.Minute)
 	publish := func() {
 		messages := ids(fmt.Sprintf("batch%02d-", published), 10)
 		published++
 		q.publish(messages...)
-		b.eventually("the messages are handled", func() bool { return p.paidAll(messages) })
+		b.Eventually("the messages are handled", func() bool { return p.paidAll(messages) })
 	}
 	for failing() == 0 && time.Now().Before(patience) {
 		publish()
@@ -189,7 +189,7 @@ func TestInstanceWithoutConnectionDoesNotStopHealthyOnes(t *testing.T) {
 		publish()
 	}
 	b.allHandled()
-	if n := b.count(`once_audit WHERE action = 'breaker.opened'`); n != 0 {
+	if n := b.Count(`once_audit WHERE action = 'breaker.opened'`); n != 0 {
 		t.Errorf("the breaker was opened for all instances %d times, want 0", n)
 	}
 	if n := failing(); n != 0 || served.Load() == 0 {
@@ -232,16 +232,12 @@ func TestMessagesOfOutageAreHandledAfterIt(t *testing.T) {
 					b.runQueue(q, handle)
 				case "in batches":
 					q.prefetch = 10
-					inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, Batch: dedup.Batch{Size: 5}, Logger: kit.Logger(t)})
-					if err != nil {
-						t.Fatal(err)
-					}
+					inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.Config, Batch: dedup.Batch{Size: 5}, Logger: kit.Logger(t)})
+					kit.OK(t, err)
 					b.startWith(q, consumer, topic, handle, b.retries.Middleware, inbox.BatchMiddleware)
 				case "durable":
-					storage, err := durable.New(b.DB, durable.Config{Schema: b.config, Ahead: 8, Logger: kit.Logger(t)})
-					if err != nil {
-						t.Fatal(err)
-					}
+					storage, err := durable.New(b.DB, durable.Config{Schema: b.Config, Ahead: 8, Logger: kit.Logger(t)})
+					kit.OK(t, err)
 					b.startWith(storage.Subscriber(q), consumer, topic, handle, b.retries.Middleware)
 				}
 				messages := ids("m", 20)
@@ -250,25 +246,25 @@ func TestMessagesOfOutageAreHandledAfterIt(t *testing.T) {
 				}
 				q.publish(messages[:10]...)
 				if how == "ordered" {
-					b.eventually("the first are handled", func() bool { return p.paidAll(messages[:10]) })
+					b.Eventually("the first are handled", func() bool { return p.paidAll(messages[:10]) })
 					p.down.Store(true)
-					b.exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why, probe_at) SELECT '` + topic + `', '` + consumer +
+					b.Exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why, probe_at) SELECT '` + topic + `', '` + consumer +
 						`', 'breaker', 'a test', registered_at FROM once_consumers`)
-					b.eventually("it is paused", func() bool { return q.open.Load() == 0 })
+					b.Eventually("it is paused", func() bool { return q.open.Load() == 0 })
 				} else {
-					b.eventually("the breaker is open", b.breakerOpen)
+					b.Eventually("the breaker is open", b.breakerOpen)
 				}
 				q.publish(messages[10:]...)
-				b.eventually("two probes have failed", func() bool { return b.count(`once_consumer_pauses WHERE probes >= 2`) == 1 })
+				b.Eventually("two probes have failed", func() bool { return b.Count(`once_consumer_pauses WHERE probes >= 2`) == 1 })
 				for _, row := range b.entries("") {
 					if row.Attempts != 0 || row.Rounds != 0 || row.State == "quarantined" {
 						t.Errorf("%+v was charged", row)
 					}
 				}
 				p.down.Store(false)
-				b.eventually("all are handled", func() bool { return p.paidAll(messages) && q.len() == 0 })
+				b.Eventually("all are handled", func() bool { return p.paidAll(messages) && q.len() == 0 })
 				b.allHandled()
-				b.eventually("the breaker is closed", func() bool { return !b.breakerOpen() })
+				b.Eventually("the breaker is closed", func() bool { return !b.breakerOpen() })
 				if mu.Lock(); how == "ordered" && !slices.IsSorted(order) {
 					t.Errorf("the messages of a key were handled in the order %q", order)
 				}
@@ -286,26 +282,20 @@ func TestInstanceProbesAfterProberHasDied(t *testing.T) {
 	b := newBench(t, db, breaking)
 	messages := ids("m", 10)
 	q.publish(messages...)
-	b.exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why, probe_at, prober)
+	b.Exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why, probe_at, prober)
 		VALUES ('` + topic + `', '` + consumer + `', 'breaker', 'a test', now() + interval '3 seconds', 'dead/1')`)
-	b.exec(`CREATE TABLE called (at timestamptz NOT NULL DEFAULT clock_timestamp(), due timestamptz)`)
+	b.Exec(`CREATE TABLE called (at timestamptz NOT NULL DEFAULT clock_timestamp(), due timestamptz)`)
 	b.runQueue(q, func(msg *message.Message) error {
-		b.exec(`INSERT INTO called (due) SELECT probe_at FROM once_consumer_pauses`)
+		b.Exec(`INSERT INTO called (due) SELECT probe_at FROM once_consumer_pauses`)
 		return p.pay(msg)
 	})
-	var due time.Time
-	if err := b.QueryRowContext(t.Context(), `SELECT probe_at FROM once_consumer_pauses`).Scan(&due); err != nil {
-		t.Fatal(err)
-	}
-	b.eventually("all are handled", func() bool { return p.paidAll(messages) && q.len() == 0 })
-	var first time.Time
-	if err := b.QueryRowContext(t.Context(), `SELECT MIN(at) FROM called`).Scan(&first); err != nil {
-		t.Fatal(err)
-	}
+	due := kit.One[time.Time](t, b, `SELECT probe_at FROM once_consumer_pauses`)
+	b.Eventually("all are handled", func() bool { return p.paidAll(messages) && q.len() == 0 })
+	first := kit.One[time.Time](t, b, `SELECT MIN(at) FROM called`)
 	if first.Before(due) {
 		t.Errorf("the handler was called %v before the end of the lease", due.Sub(first))
 	}
-	b.eventually("the breaker is closed", func() bool { return !b.breakerOpen() })
+	b.Eventually("the breaker is closed", func() bool { return !b.breakerOpen() })
 	b.allHandled()
 }
 
@@ -325,12 +315,12 @@ func TestUnavailableOpensBreakerForTheTimeOfAfter(t *testing.T) {
 		calls.Add(1)
 		return retry.After(retry.Unavailable(errors.New("503")), time.Hour)
 	})
-	b.eventually("it is registered", func() bool { return b.count(`once_consumer_instances`) == 1 })
+	b.Eventually("it is registered", func() bool { return b.Count(`once_consumer_instances`) == 1 })
 	q.publish(ids("m", 5)...)
-	b.eventually("the breaker is open for an hour", func() bool {
-		return b.count(`once_consumer_pauses WHERE actor = 'breaker' AND probe_at > now() + interval '59 minutes'`) == 1
+	b.Eventually("the breaker is open for an hour", func() bool {
+		return b.Count(`once_consumer_pauses WHERE actor = 'breaker' AND probe_at > now() + interval '59 minutes'`) == 1
 	})
-	b.eventually("the subscription is closed", func() bool { return q.open.Load() == 0 })
+	b.Eventually("the subscription is closed", func() bool { return q.open.Load() == 0 })
 	if n := calls.Load(); n != 1 {
 		t.Errorf("%d calls, want 1", n)
 	}
@@ -345,8 +335,8 @@ func TestUnavailableOpensBreakerForTheTimeOfAfter(t *testing.T) {
 			t.Errorf("change %+v, want an opening with All=%v", c, all)
 		}
 	}
-	b.exec(`DELETE FROM once_consumer_pauses`) // an operator resumes the consumer
-	b.eventually("the next message is handled", func() bool { return calls.Load() == 2 })
+	b.Exec(`DELETE FROM once_consumer_pauses`) // an operator resumes the consumer
+	b.Eventually("the next message is handled", func() bool { return calls.Load() == 2 })
 }
 
 // A breaker that was removed from the configuration must not stop the consumer for ever.
@@ -359,10 +349,10 @@ func TestRowOfRemovedBreakerIsIgnored(t *testing.T) {
 		if db.Dialect == "sqlite" {
 			old = `CAST(unixepoch('subsec') * 1000 AS INTEGER) - 61000`
 		}
-		b.exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why, probe_at) VALUES ('` + topic + `', '` + consumer +
+		b.Exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why, probe_at) VALUES ('` + topic + `', '` + consumer +
 			`', 'breaker', 'a test', ` + old + `)`)
 		b.runQueue(q, c.handle)
-		b.eventually("the message is handled", func() bool { return c.each("q1") })
+		b.Eventually("the message is handled", func() bool { return c.each("q1") })
 	})
 }
 
@@ -380,14 +370,12 @@ func TestMessagesThatFailOnTheirOwnAreGivenUpOnInSpiteOfBreaker(t *testing.T) {
 		})
 		bad := ids("bad", 6)
 		q.publish(bad...)
-		b.eventually("the breaker is open", b.breakerOpen)
+		b.Eventually("the breaker is open", b.breakerOpen)
 		q.publish("good")
-		b.eventually("a good message is handled", func() bool { return c.each("good") })
-		b.eventually("the bad ones are in quarantine", func() bool { return len(b.entries("quarantined")) == len(bad) })
+		b.Eventually("a good message is handled", func() bool { return c.each("good") })
+		b.Eventually("the bad ones are in quarantine", func() bool { return len(b.entries("quarantined")) == len(bad) })
 		q.publish("better")
-		b.eventually("another good message is handled", func() bool { return c.each("better") })
-		if n := b.count(`once_audit WHERE action = 'breaker.opened'`); n != 1 {
-			t.Errorf("the breaker was opened %d times, want once", n)
-		}
+		b.Eventually("another good message is handled", func() bool { return c.each("better") })
+		b.WantCount(1, `once_audit WHERE action = 'breaker.opened'`)
 	})
 }

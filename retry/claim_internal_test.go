@@ -21,9 +21,7 @@ func refuse(t *testing.T, db kit.Database, condition string) {
 	_, err := db.ExecContext(t.Context(), `
 		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON once_parked FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION refuse()`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 }
 
 // empty removes the queued messages, and returns their number.
@@ -52,9 +50,7 @@ func TestCrashedMessageThatCannotBeClaimedIsLoggedOnce(t *testing.T) {
 	if !f.failing || logs.Count("ERROR Parked messages cannot be fetched") != 1 || len(logs.Lines()) != 1 {
 		t.Errorf("failing %t, logged %q", f.failing, logs.Lines())
 	}
-	if _, err := db.ExecContext(t.Context(), `DELETE FROM once_parked`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, db, `DELETE FROM once_parked`)
 	f.missedCrash = time.Time{}
 	f.fetch(t.Context())
 	if f.failing || logs.Count("INFO Parked messages are fetched again") != 1 || len(logs.Lines()) != 2 {
@@ -128,9 +124,7 @@ func TestFullClaimMayLeaveDueRows(t *testing.T) {
 			msg.Metadata[meta.TenantID] = fmt.Sprint(n)
 			all = append(all, msg)
 		}
-		if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, all...); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, all...))
 		if f.fetch(t.Context()); f.queue.len() != 2 || f.due != nil {
 			t.Errorf("%d claimed; a query that has not seen all tenants is used again: %t", f.queue.len(), f.due != nil)
 		}
@@ -165,9 +159,7 @@ func TestSettledMessageIsNotReleasedAfterCloseTimeout(t *testing.T) {
 		deliver(t, f, "m1")
 		f.fetch(t.Context())
 		c, _ := f.queue.next()
-		if err := f.store.Postpone(t.Context(), f.consumer, c.Claim, parkedrows.Failure{Attempts: 1}, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, f.store.Postpone(t.Context(), f.consumer, c.Claim, parkedrows.Failure{Attempts: 1}, time.Hour))
 		f.abandon(t.Context(), f.delivery(c.Claim))
 		if len(f.finished) != 1 || f.unanswered.Load() != 1 || len(logs.Lines()) != 0 {
 			t.Errorf("finished %d, unanswered %d, logged %q", len(f.finished), f.unanswered.Load(), logs.Lines())
@@ -244,9 +236,7 @@ func (f *fetcher) arrive(t *testing.T, tenant, id string, size int) {
 	t.Helper()
 	msg := message.NewMessage(id, make([]byte, size))
 	msg.Metadata[meta.TenantID] = tenant
-	if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, msg); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, msg))
 }
 
 // drain fetches until the buffer is full. It resolves the claimed rows, and returns their
@@ -262,9 +252,7 @@ func (f *fetcher) drain(t *testing.T) (ids string, bytes int) {
 		c, _ := f.queue.next()
 		ids += c.Message.UUID + " "
 		bytes += len(c.Message.Payload)
-		if err := f.store.Resolve(t.Context(), c.Claim); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, f.store.Resolve(t.Context(), c.Claim))
 		f.remove(c.Claim)
 	}
 	return ids, bytes

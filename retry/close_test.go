@@ -26,11 +26,9 @@ func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
 		b.put("received", "claimed")
 		sub := b.retries.Subscriber(consumer, b.transport)
 		messages, err := sub.Subscribe(t.Context(), topic)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		received := <-messages
-		b.eventually("the other message is claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 2 })
+		b.Eventually("the other message is claimed", func() bool { return b.Count(`once_parked WHERE token IS NOT NULL`) == 2 })
 
 		if err := sub.Close(); !errors.Is(err, retry.ErrGivenBack) {
 			t.Errorf("closed with %v", err)
@@ -52,9 +50,7 @@ func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
 				t.Errorf("%+v is due in %v", entry, wait)
 			}
 		}
-		if n := b.count(`once_parked WHERE token IS NULL`); n != 2 {
-			t.Errorf("%d rows were released, want 2", n)
-		}
+		b.WantCount(2, `once_parked WHERE token IS NULL`)
 	})
 }
 
@@ -69,20 +65,16 @@ func TestCloseReleasesQueuedMessagesAtOnce(t *testing.T) {
 	b.store("a", "b", "c")
 	sub := b.retries.Subscriber(consumer, b.transport)
 	messages, err := sub.Subscribe(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	running := <-messages
-	b.eventually("the others are claimed, too", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 3 })
+	b.Eventually("the others are claimed, too", func() bool { return b.Count(`once_parked WHERE token IS NOT NULL`) == 3 })
 	closed := make(chan error, 1)
 	go func() { closed <- sub.Close() }()
-	b.eventually("the others are released", func() bool {
-		return b.count(`once_parked WHERE token IS NULL AND crashes = 0 AND due_at <= now()`) == 2
+	b.Eventually("the others are released", func() bool {
+		return b.Count(`once_parked WHERE token IS NULL AND crashes = 0 AND due_at <= now()`) == 2
 	})
 	running.Ack()
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, <-closed)
 	if rows := b.entries(parkedrows.Waiting); len(rows) != 2 {
 		t.Errorf("the rows are %+v, want two", rows)
 	}
@@ -107,18 +99,12 @@ func closeWhileLocked(t *testing.T, lock string) {
 	b := newBench(t, db, func(c *retry.Config) { c.CloseTimeout, c.Lease = 50*time.Millisecond, 500*time.Millisecond })
 	b.put("m1")
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.ExecContext(t.Context(), `LOCK TABLE once_parked IN `+lock+` MODE`); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.Exec(t, tx, `LOCK TABLE once_parked IN `+lock+` MODE`)
 	sub := b.retries.Subscriber(consumer, b.transport)
-	if _, err := sub.Subscribe(t.Context(), topic); err != nil {
-		t.Fatal(err)
-	}
-	b.eventually("the fetcher waits for the table", func() bool {
-		return b.count(`pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE NOT granted AND datname = current_database()`) == 1
+	kit.OK(t, kit.Err(sub.Subscribe(t.Context(), topic)))
+	b.Eventually("the fetcher waits for the table", func() bool {
+		return b.Count(`pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE NOT granted AND datname = current_database()`) == 1
 	})
 	closed := make(chan error, 1)
 	go func() { closed <- sub.Close() }()
@@ -127,14 +113,10 @@ func closeWhileLocked(t *testing.T, lock string) {
 	case <-time.After(10 * time.Second):
 		t.Error("Close does not return while the table is locked")
 		defer func() {
-			if err := <-closed; err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, <-closed)
 		}()
 	}
-	if err := errors.Join(err, tx.Rollback()); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, errors.Join(err, tx.Rollback()))
 }
 
 // When the process shuts down, a message in flight must become due immediately for the
@@ -148,23 +130,19 @@ func TestMessageReleasedLateInShutdownIsDueAtOnce(t *testing.T) {
 			IF nextval('tries') = 1 THEN RAISE EXCEPTION 'away'; END IF; RETURN NEW; END $$`,
 		`CREATE TRIGGER once_away BEFORE UPDATE ON once_parked FOR EACH ROW WHEN (NEW.token IS NULL) EXECUTE FUNCTION once_away()`,
 	} {
-		if _, err := b.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, b, query)
 	}
 	running := make(chan struct{})
 	b.run(func(*message.Message) error {
 		close(running)
-		b.eventually("the consumer shuts down", b.transport.closed.Load)
+		b.Eventually("the consumer shuts down", b.transport.closed.Load)
 		return errHandler
 	})
 	<-running
-	if err := b.subscriber.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, b.subscriber.Close())
 	due, err := b.parked.Due(t.Context(), parkedrows.Select{Consumer: consumer, Topic: topic})
 	if entries := b.entries(parkedrows.Waiting); err != nil || !due.Fresh() ||
-		b.count(`once_parked WHERE token IS NULL AND crashes = 0`) != 1 {
+		b.Count(`once_parked WHERE token IS NULL AND crashes = 0`) != 1 {
 		t.Errorf("%+v, %v", entries, err)
 	}
 }
@@ -217,12 +195,9 @@ func TestClosedSubscriptionIsNoLongerObserved(t *testing.T) {
 	b := newBench(t, kit.SQLite(t), func(c *retry.Config) { c.MeterProvider = provider })
 	sub := b.retries.Subscriber(consumer, newTransport())
 	var err error
-	if messages, err = sub.Subscribe(t.Context(), topic); err != nil {
-		t.Fatal(err)
-	}
-	if err := sub.Close(); err != nil {
-		t.Fatal(err)
-	}
+	messages, err = sub.Subscribe(t.Context(), topic)
+	kit.OK(t, err)
+	kit.OK(t, sub.Close())
 	if calls != 1 {
 		t.Errorf("Unregister was called %d times, want once", calls)
 	}
@@ -235,19 +210,13 @@ func TestUnackedWaitIncludesSlowErrors(t *testing.T) {
 	t.Parallel()
 	const hold = 300 * time.Millisecond
 	b := newBench(t, kit.Postgres(t), func(c *retry.Config) { c.UnackedWait = hold })
-	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, LockTimeout: 2 * hold})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.Config, LockTimeout: 2 * hold})
+	kit.OK(t, err)
 	tx, err := b.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
 	_, err = tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', $1, '')`, consumer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	var tries atomic.Int32
 	count := func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {

@@ -20,10 +20,8 @@ import (
 func runWithin(t *testing.T, deadline, unackedWait time.Duration, logs *kit.Logs, h message.NoPublishHandlerFunc) *bench {
 	t.Helper()
 	b := newBench(t, kit.Postgres(t), func(c *retry.Config) { c.UnackedWait, c.Logger = unackedWait, logs })
-	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config, Logger: kit.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.Config, Logger: kit.Logger(t)})
+	kit.OK(t, err)
 	b.runWith(h, timeout(deadline), quarantine.Middleware, b.retries.Middleware)
 	return b
 }
@@ -77,7 +75,7 @@ func TestTrap111_DeadlineDuringConflictsIsNoAttempt(t *testing.T) {
 			if !b.transport.deliver(t, message.NewMessage("m1", nil)) {
 				t.Error("the message goes back to the broker, and is not parked")
 			}
-			b.eventually("more deliveries than the policy allows attempts", func() bool {
+			b.Eventually("more deliveries than the policy allows attempts", func() bool {
 				return logs.Count("ERROR Message is parked: other transactions", "consumer="+consumer, "message_uuid=m1") > 5
 			})
 			for _, row := range b.entries("") {
@@ -100,7 +98,7 @@ func TestTrap111_ConflictsOfSeveralDeliveriesEndAfterUnackedWait(t *testing.T) {
 		return &pq.Error{Code: "40001", Message: "never"}
 	})
 	b.transport.deliver(t, message.NewMessage("m1", nil))
-	b.eventually("the message is in quarantine", func() bool { return len(b.entries("quarantined")) == 1 })
+	b.Eventually("the message is in quarantine", func() bool { return len(b.entries("quarantined")) == 1 })
 	if row := b.entries("quarantined")[0]; row.Attempts != 2 {
 		t.Errorf("%d attempts are counted, want one for each round of the policy, 2", row.Attempts)
 	}

@@ -40,9 +40,7 @@ func TestSecondHandlerWithSameConsumerNameDoesNotStart(t *testing.T) {
 				if !errors.Is(err, retry.ErrConsumerInUse) || err.Error() != inUse {
 					t.Errorf("got %v\nwant %s", err, inUse)
 				}
-				if err := sub.Close(); err != nil {
-					t.Error(err)
-				}
+				kit.Check(t, sub.Close())
 			})
 		}
 	})
@@ -53,9 +51,7 @@ func subscribed(t *testing.T, r *retry.Retries, name, topic string) message.Subs
 	t.Helper()
 	sub := r.Subscriber(name, newTransport())
 	t.Cleanup(func() {
-		if err := sub.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, sub.Close())
 	})
 	if _, err := sub.Subscribe(t.Context(), topic); err != nil {
 		t.Fatalf("%s on %s: %v", name, topic, err)
@@ -73,19 +69,13 @@ func TestConsumerNameMayBeReusedOnPurpose(t *testing.T) {
 	subscribed(t, b.retries, consumer, "orders.changed")
 	subscribed(t, b.retries, "inventory", topic)
 	subscribed(t, other.retries, consumer, topic)
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, first.Close())
 	ctx, cancel := context.WithCancel(t.Context())
 	second := b.retries.Subscriber(consumer, newTransport())
-	if _, err := second.Subscribe(ctx, topic); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(second.Subscribe(ctx, topic)))
 	cancel()
 	subscribed(t, b.retries, consumer, topic)
-	if err := second.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, second.Close())
 
 	shared := newBench(t, b.Database, func(c *retry.Config) { c.ShareConsumer = true }).retries
 	if _, err := shared.Subscriber(consumer, newTransport()).Subscribe(t.Context(), topic); !errors.Is(err, retry.ErrConsumerInUse) {
@@ -145,9 +135,7 @@ func TestOtherHandlerInAnotherProcessIsLogged(t *testing.T) {
 			}
 			kit.Eventually(t, time.Minute, "the row has the name of the handler", func() bool { return row(`handler = 'handler-1'`) })
 			for range 3 { // the other handler must be logged only once
-				if _, err := b.ExecContext(t.Context(), `UPDATE once_consumers SET owner = 'elsewhere', `+c.set); err != nil {
-					t.Fatal(err)
-				}
+				kit.Exec(t, b, `UPDATE once_consumers SET owner = 'elsewhere', `+c.set)
 				kit.Eventually(t, time.Minute, "the row is renewed", func() bool { return row(`owner <> 'elsewhere'`) })
 			}
 			want := 0
@@ -167,17 +155,11 @@ func TestOtherHandlerBeforeTheFirstRegistrationIsNotLogged(t *testing.T) {
 	t.Parallel()
 	var logs kit.Logs
 	b := newBench(t, kit.SQLite(t), func(c *retry.Config) { c.Logger = &logs })
-	if _, err := b.parked.Register(t.Context(), parkedrows.Consumer{Consumer: consumer, Topic: topic, Owner: "elsewhere"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.ExecContext(t.Context(), `UPDATE once_consumers SET program = 'example.com/billing'`); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(b.parked.Register(t.Context(), parkedrows.Consumer{Consumer: consumer, Topic: topic, Owner: "elsewhere"})))
+	kit.Exec(t, b, `UPDATE once_consumers SET program = 'example.com/billing'`)
 	b.run(func(*message.Message) error { return nil })
-	b.eventually("the consumer is registered", func() bool { return b.count(`once_consumers WHERE owner <> 'elsewhere'`) == 1 })
-	if err := b.router.Close(); err != nil {
-		t.Fatal(err)
-	}
+	b.Eventually("the consumer is registered", func() bool { return b.Count(`once_consumers WHERE owner <> 'elsewhere'`) == 1 })
+	kit.OK(t, b.router.Close())
 	if logs.Has("ERROR") {
 		t.Errorf("logged %q", logs.Lines())
 	}
@@ -194,14 +176,10 @@ func TestTrap72InboxWithOtherConsumerNameIsRefused(t *testing.T) {
 			"billing": {refused: true},
 		} {
 			b := newBench(t, db, func(c *retry.Config) { c.UnackedWait = time.Millisecond })
-			inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: name})
-			if err != nil {
-				t.Fatal(err)
-			}
-			quarantine, err := poison.New(db.DB, poison.Config{Schema: b.config})
-			if err != nil {
-				t.Fatal(err)
-			}
+			inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.Config, Consumer: name})
+			kit.OK(t, err)
+			quarantine, err := poison.New(db.DB, poison.Config{Schema: b.Config})
+			kit.OK(t, err)
 			var handed error
 			look := func(h message.HandlerFunc) message.HandlerFunc {
 				return func(msg *message.Message) ([]*message.Message, error) {
@@ -221,9 +199,7 @@ func TestTrap72InboxWithOtherConsumerNameIsRefused(t *testing.T) {
 			if n := len(b.entries("")); n != 0 {
 				t.Errorf("dedup consumer %s: there are %d rows", name, n)
 			}
-			if err := b.router.Close(); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, b.router.Close())
 		}
 	})
 }
@@ -261,7 +237,7 @@ func TestErrorOfClassUsesPolicyOfClass(t *testing.T) {
 			t.Errorf("due in %v, want an hour", in)
 		}
 		b.transport.deliver(t, message.NewMessage("other", nil))
-		b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		b.Eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
 		if n := calls.Load(); n != 5 {
 			t.Errorf("%d calls, want 5", n)
 		}
@@ -284,7 +260,7 @@ func TestPolicyOfLatestErrorCountsAllRounds(t *testing.T) {
 			return errHandler
 		})
 		b.transport.deliver(t, message.NewMessage("m1", nil))
-		b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		b.Eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
 		if e := b.entries(parkedrows.Quarantined)[0]; e.Attempts != 4 || calls.Load() != 4 {
 			t.Errorf("%d calls, entry %+v", calls.Load(), e)
 		}

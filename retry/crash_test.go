@@ -34,7 +34,7 @@ func (b *bench) crash(limit int, crashed bool) {
 	if err != nil || len(claimed) == 0 {
 		b.Fatalf("claimed %d rows, %v", len(claimed), err)
 	}
-	b.eventually("the lease has ended", func() bool {
+	b.Eventually("the lease has ended", func() bool {
 		due, err := b.parked.Due(b.Context(), parkedrows.Select{Consumer: consumer, Topic: topic})
 		return err == nil && (due.Fresh() || due.Crashed)
 	})
@@ -44,9 +44,7 @@ func (b *bench) crash(limit int, crashed bool) {
 func TestTrap48MessageOverCrashBudgetIsQuarantined(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.CrashBudget = 2 })
-		if err := b.parked.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage("killer", nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.parked.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage("killer", nil)))
 		b.crash(1, false)
 		b.crash(1, true)
 		var calls atomic.Int32
@@ -54,7 +52,7 @@ func TestTrap48MessageOverCrashBudgetIsQuarantined(t *testing.T) {
 			calls.Add(1)
 			return nil
 		})
-		b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		b.Eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
 		if entry := b.entries(parkedrows.Quarantined)[0]; calls.Load() != 0 || entry.Reason != chain.ReasonCrashed {
 			t.Fatalf("%d calls, entry %+v", calls.Load(), entry)
 		}
@@ -74,7 +72,7 @@ func TestTrap48AppliedMessageIsNotQuarantined(t *testing.T) {
 			t.Errorf("the handler of %s was called", msg.UUID)
 			return nil
 		})
-		b.eventually("one message is in quarantine, and the row of the other is gone", func() bool {
+		b.Eventually("one message is in quarantine, and the row of the other is gone", func() bool {
 			all := b.entries("")
 			return len(all) == 1 && all[0].MessageID == "not done" && all[0].State == parkedrows.Quarantined
 		})
@@ -85,14 +83,10 @@ func TestTrap48AppliedMessageIsNotQuarantined(t *testing.T) {
 // and the row of the message still exists.
 func (b *bench) handle(id string) {
 	b.Helper()
-	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config, Consumer: consumer})
-	if err != nil {
-		b.Fatal(err)
-	}
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.Config, Consumer: consumer})
+	kit.OK(b, err)
 	handle := inbox.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })
-	if _, err := handle(message.NewMessage(id, nil)); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, kit.Err(handle(message.NewMessage(id, nil))))
 }
 
 // A process may die while PostgreSQL is still executing its commit. The search in the
@@ -102,25 +96,19 @@ func TestTrap48InboxLookupWaitsForPendingCommit(t *testing.T) {
 	b.put("done")
 	b.crash(1, false)
 	tx, err := b.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest)
-		SELECT message_id, consumer, sha256('') FROM once_parked`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, tx, `INSERT INTO once_inbox (message_id, consumer, digest)
+		SELECT message_id, consumer, sha256('') FROM once_parked`)
 	b.run(func(msg *message.Message) error {
 		t.Errorf("the handler of %s was called", msg.UUID)
 		return nil
 	})
-	b.eventually("the inbox was asked, and the row is due later", func() bool {
-		return b.count(`once_parked WHERE state = 'waiting' AND token IS NULL AND due_at > created_at + interval '1 second'`) == 1
+	b.Eventually("the inbox was asked, and the row is due later", func() bool {
+		return b.Count(`once_parked WHERE state = 'waiting' AND token IS NULL AND due_at > created_at + interval '1 second'`) == 1
 	})
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
+	kit.OK(t, tx.Commit())
+	b.Eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 }
 
 // A crash is counted for all rows that the dead process had claimed. After that, each
@@ -149,9 +137,7 @@ func TestTrap49CrashedMessageWaitsForMessagesInFlight(t *testing.T) {
 		b.crash(1, false)
 		due := func(in time.Duration) {
 			query := b.parked.Dialect().SQL(`UPDATE {parked} SET due_at = {after $1} WHERE message_id = 'crashed'`)
-			if _, err := db.ExecContext(t.Context(), query, in.Milliseconds()); err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, kit.Err(db.ExecContext(t.Context(), query, in.Milliseconds())))
 		}
 		due(time.Hour)
 		b.put("neighbour")
@@ -160,7 +146,7 @@ func TestTrap49CrashedMessageWaitsForMessagesInFlight(t *testing.T) {
 			defer w.enter(msg.UUID)()
 			if msg.UUID == "neighbour" {
 				due(0)
-				b.eventually("the crashed message is due", func() bool {
+				b.Eventually("the crashed message is due", func() bool {
 					due, err := b.parked.Due(t.Context(), parkedrows.Select{Consumer: consumer, Topic: topic})
 					return err == nil && due.Crashed
 				})
@@ -181,14 +167,10 @@ func TestTrap49CrashedMessageIsAloneInTheProcess(t *testing.T) {
 		b := newBench(t, db, func(c *retry.Config) { c.Concurrency = 4 })
 		b.put("crashed")
 		b.crash(1, false)
-		if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(`UPDATE {parked} SET due_at = {after $1}`), 3_600_000); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, b.parked.Dialect().SQL(`UPDATE {parked} SET due_at = {after $1}`), 3_600_000)
 		const other, elsewhere = "inventory", "elsewhere"
 		deliver := func(id string) {
-			if err := b.parked.Deliver(t.Context(), elsewhere, []string{other}, message.NewMessage(id, nil)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, b.parked.Deliver(t.Context(), elsewhere, []string{other}, message.NewMessage(id, nil)))
 		}
 		var w witness
 		running, finish := make(chan struct{}), make(chan struct{})
@@ -218,18 +200,14 @@ func TestTrap49CrashedMessageIsAloneInTheProcess(t *testing.T) {
 		deliver("neighbour")
 		<-running
 		due := b.parked.Dialect().SQL(`UPDATE {parked} SET due_at = {now} WHERE message_id = 'crashed'`)
-		if _, err := db.ExecContext(t.Context(), due); err != nil {
-			t.Fatal(err)
-		}
-		b.eventually("the crashed message waits to run alone", retry.IsolationRequested)
+		kit.Exec(t, db, due)
+		b.Eventually("the crashed message waits to run alone", retry.IsolationRequested)
 		b.polls(10) // long enough for a claim
 		deliver("held back")
 		b.polls(10)
 		close(finish)
 		b.allHandled()
-		if err := router.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, router.Close())
 		w.check(t, 4, "crashed")
 	})
 }
@@ -247,9 +225,7 @@ func (b *bench) polls(n int) {
 func (b *bench) put(ids ...string) {
 	b.Helper()
 	for _, id := range ids {
-		if err := b.parked.Deliver(b.Context(), topic, []string{consumer}, message.NewMessage(id, nil)); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.parked.Deliver(b.Context(), topic, []string{consumer}, message.NewMessage(id, nil)))
 	}
 }
 
@@ -313,7 +289,7 @@ func TestTrap48RedeliveredMessageIsParkedBeforeItsHandlerRuns(t *testing.T) {
 		if all := <-seen; len(all) != 1 || all[0].Crashes != 1 || all[0].State != parkedrows.Waiting {
 			t.Fatalf("the rows are %+v while the handler runs", all)
 		}
-		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
+		b.Eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 	})
 }
 
@@ -329,10 +305,8 @@ func TestTrap70AckDoesNotResolveRowParkedAgain(t *testing.T) {
 			calls.Add(1)
 			return errHandler
 		})
-		if err := b.parked.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage("m1", nil)); err != nil {
-			t.Fatal(err)
-		}
-		b.eventually("it is parked again", func() bool {
+		kit.OK(t, b.parked.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage("m1", nil)))
+		b.Eventually("it is parked again", func() bool {
 			entries := b.entries(parkedrows.Waiting)
 			return len(entries) == 1 && entries[0].Attempts == 1
 		})
@@ -351,9 +325,7 @@ func TestTrap70AckDoesNotResolveRowParkedAgain(t *testing.T) {
 func TestTrap48ClaimWithUnknownOutcomeIsNoCrash(t *testing.T) {
 	db := kit.Postgres(t)
 	connector, err := pq.NewConnector(db.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	cut := &cutter{}
 	connector.Dialer(cut)
 	watching := db.DB
@@ -374,7 +346,7 @@ func TestTrap48ClaimWithUnknownOutcomeIsNoCrash(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()
-	b.eventually("they are handled", func() bool { return len(b.entries("")) == 0 || ctx.Err() != nil })
+	b.Eventually("they are handled", func() bool { return len(b.entries("")) == 0 || ctx.Err() != nil })
 	if n := calls.Load(); n != 3 || ctx.Err() != nil || cut.left.Load() > 0 {
 		t.Fatalf("%d were handled, %d claims were not cut", n, cut.left.Load())
 	}

@@ -40,7 +40,7 @@ func TestEarlyMessageIsParkedWithoutAnAttempt(t *testing.T) {
 		if len(rows) != 1 || rows[0].Attempts != 0 || rows[0].Rounds != 0 || time.Until(rows[0].DueAt) < 50*time.Minute || calls.Load() != 1 {
 			t.Errorf("%d calls, rows %+v", calls.Load(), rows)
 		}
-		if n := b.count(`once_parked WHERE early_of = '5:order7' AND early_version = 3`); n != 1 {
+		if n := b.Count(`once_parked WHERE early_of = '5:order7' AND early_version = 3`); n != 1 {
 			t.Errorf("%d rows know what they wait for", n)
 		}
 	})
@@ -74,17 +74,13 @@ func TestRedeliveredMessageThatCannotBeParkedIsNacked(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.UnackedWait = time.Millisecond })
 		b.run(neverCalled(t))
-		if _, err := b.ExecContext(t.Context(), `ALTER TABLE once_parked RENAME TO away`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, b, `ALTER TABLE once_parked RENAME TO away`)
 		msg := message.NewMessage("m1", nil)
 		msg.Metadata["once_redelivered"] = "true"
 		if b.transport.deliver(t, msg) {
 			t.Error("acked without being stored")
 		}
-		if _, err := b.ExecContext(t.Context(), `ALTER TABLE away RENAME TO once_parked`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, b, `ALTER TABLE away RENAME TO once_parked`)
 	})
 }
 
@@ -128,9 +124,7 @@ func TestFailedSubscribeLeavesTheNameFree(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	if err := failing.Close(); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, failing.Close())
 	subscribed(t, b.retries, consumer, topic)
 
 	for want, c := range map[string][2]string{
@@ -141,9 +135,7 @@ func TestFailedSubscribeLeavesTheNameFree(t *testing.T) {
 		if _, err := sub.Subscribe(t.Context(), c[1]); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
-		if err := sub.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, sub.Close())
 	}
 }
 
@@ -154,10 +146,8 @@ func TestTrap38MiddlewareInsideDedupIsRefused(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
-		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.Config})
+		kit.OK(t, err)
 		calls := 0
 		h := func(*message.Message) ([]*message.Message, error) {
 			calls++
@@ -216,14 +206,10 @@ func TestCopyOfParkedMessageUsesSameRow(t *testing.T) {
 func TestPermanentFailureOfCopyKeepsClaimedRow(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
-	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config})
-	if err != nil {
-		t.Fatal(err)
-	}
-	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.Config})
+	kit.OK(t, err)
+	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.Config})
+	kit.OK(t, err)
 	begun, fail, failed := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	after := func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -247,11 +233,11 @@ func TestPermanentFailureOfCopyKeepsClaimedRow(t *testing.T) {
 	b.transport.messages <- msg
 	<-begun
 	b.put("m1")
-	b.eventually("the row is claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 1 })
+	b.Eventually("the row is claimed", func() bool { return b.Count(`once_parked WHERE token IS NOT NULL`) == 1 })
 	close(fail)
 	<-msg.Acked()
 	close(failed)
-	b.eventually("the row is gone", func() bool { return applied.Load() == 1 && len(b.entries("")) == 0 })
+	b.Eventually("the row is gone", func() bool { return applied.Load() == 1 && len(b.entries("")) == 0 })
 }
 
 // unreliable is a broker whose first publish fails.
@@ -280,9 +266,7 @@ func TestRowStaysUntilProducedMessagesArePublished(t *testing.T) {
 		})
 		b.put("m1")
 		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		router.AddMiddleware(b.retries.Middleware)
 		broker := &unreliable{}
 		router.AddHandler("handler-1", topic, b.retries.Subscriber(consumer, b.transport), "payments.made", broker,
@@ -292,12 +276,10 @@ func TestRowStaysUntilProducedMessagesArePublished(t *testing.T) {
 		stopped := make(chan error, 1)
 		go func() { stopped <- router.Run(context.WithoutCancel(t.Context())) }()
 		<-router.Running()
-		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
+		b.Eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 		if n := broker.published.Load(); n != 1 {
 			t.Errorf("%d produced messages were published, want 1", n)
 		}
-		if err := errors.Join(router.Close(), <-stopped); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, errors.Join(router.Close(), <-stopped))
 	})
 }

@@ -20,9 +20,7 @@ func away(t *testing.T, db kit.Database, table string) (back func()) {
 	t.Helper()
 	rename := func(from, to string) {
 		t.Helper()
-		if _, err := db.ExecContext(t.Context(), `ALTER TABLE `+from+` RENAME TO `+to); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `ALTER TABLE `+from+` RENAME TO `+to)
 	}
 	rename(table, "away")
 	return func() { rename("away", table) }
@@ -139,9 +137,7 @@ func TestFailedRegistrationIsLoggedOnce(t *testing.T) {
 		}
 		var n int
 		count := func() int {
-			if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_consumer_instances`).Scan(&n); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_consumer_instances`).Scan(&n))
 			return n
 		}
 		if count() != 1 {
@@ -217,9 +213,7 @@ func TestHandledRowsAreRemovedTogether(t *testing.T) {
 func TestTableIsObservedUntilTheLastSubscriptionEnds(t *testing.T) {
 	t.Parallel()
 	r, err := New(kit.SQLite(t).DB, Config{Schema: schema.Config{Dialect: schema.SQLite}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	var ended atomic.Int32
 	first := r.watch()
 	r.watchers.end = func() { ended.Add(1) }
@@ -259,9 +253,7 @@ func TestPartDescribesTheRetries(t *testing.T) {
 		Schema: schema.Config{Dialect: schema.SQLite}, Concurrency: 3, ShareConsumer: true,
 		Policy: Policy{Delayed: 1, Base: time.Hour},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	p := r.Part()
 	if p.Name != "retry" || p.DB != db.DB || p.Schema.Dialect != schema.SQLite || p.Logger == nil || len(p.Tables) != 6 ||
 		p.Concurrency != 3 || p.LongestDelay != time.Hour {

@@ -24,13 +24,9 @@ import (
 func idleFetcher(t *testing.T, db kit.Database) *fetcher {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	r, err := New(db.DB, Config{Schema: config, Concurrency: 2, PollInterval: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil, 0)
 	f.queue, f.gate = newFairQueue(nil), &isolationGate{}
 	return f
@@ -42,21 +38,15 @@ func TestRenewalEndsWithTheLease(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	f := idleFetcher(t, db)
-	if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage("m1", nil)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage("m1", nil)))
 	f.fetch(t.Context())
 	if len(f.inFlight) != 1 {
 		t.Fatalf("%d claims, want one", len(f.inFlight))
 	}
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(t.Context(), `LOCK TABLE once_parked IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, tx, `LOCK TABLE once_parked IN ACCESS EXCLUSIVE MODE`)
 	f.config.Lease = 100 * time.Millisecond
 	ended := make(chan struct{})
 	go func() {
@@ -88,9 +78,7 @@ func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 			for _, id := range ids {
 				msg := message.NewMessage(id, nil)
 				msg.Metadata[meta.TenantID] = tenant
-				if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, msg); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, msg))
 			}
 		}
 		// finish resolves the claimed rows and returns their ids.
@@ -99,9 +87,7 @@ func TestReusedLookIsFollowedByNewLook(t *testing.T) {
 			for f.queue.len() > 0 {
 				c, _ := f.queue.next()
 				ids += c.Message.UUID + " "
-				if err := f.store.Resolve(t.Context(), c.Claim); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, f.store.Resolve(t.Context(), c.Claim))
 				f.remove(c.Claim)
 			}
 			return ids
@@ -152,29 +138,19 @@ func TestLockedRowsAreNotFetchedInALoop(t *testing.T) {
 	for n := range 100 {
 		msg := message.NewMessage(fmt.Sprint(n), nil)
 		msg.Metadata[meta.TenantID] = fmt.Sprint(n)
-		if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, msg); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, msg))
 	}
 	later := `UPDATE once_parked SET priority_class = 'retry',
 		due_at = now() + CASE WHEN message_id = '1' THEN interval '0' ELSE interval '1 hour' END`
-	if _, err := db.ExecContext(t.Context(), later); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, db, later)
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(t.Context(), `UPDATE once_parked SET error = 'locked' WHERE message_id = '1'`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, tx, `UPDATE once_parked SET error = 'locked' WHERE message_id = '1'`)
 	if again := f.fetch(t.Context()); again || f.queue.len() > 0 {
 		t.Fatalf("%d messages fetched, fetch again is %v; want 0 and false", f.queue.len(), again)
 	}
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tx.Rollback())
 	if f.fetch(t.Context()); f.queue.len() != 1 {
 		t.Fatalf("%d messages fetched, want 1", f.queue.len())
 	}
@@ -207,13 +183,9 @@ func TestFailedFetchIsRepeated(t *testing.T) {
 		logs := &kit.Logs{}
 		closing, ended, out := make(chan struct{}), make(chan struct{}), make(chan *message.Message)
 		f.config.Logger, f.closing = logs, closing
-		if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage("1", nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage("1", nil)))
 		rename := func(from, to string) {
-			if _, err := db.ExecContext(t.Context(), `ALTER TABLE `+from+` RENAME TO `+to); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, `ALTER TABLE `+from+` RENAME TO `+to)
 		}
 		rename("once_parked", "away")
 		go func() {

@@ -20,9 +20,7 @@ func (g *isolationGate) later() {
 
 func deliver(t *testing.T, f *fetcher, id string) {
 	t.Helper()
-	if err := f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage(id, nil)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, f.store.Deliver(t.Context(), f.topic, []string{f.consumer}, message.NewMessage(id, nil)))
 }
 
 // crashDue simulates a process that claims a due message and dies.
@@ -98,13 +96,9 @@ func TestOthersDoNotWaitForUnclaimableCrashedMessage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := fetcherAfterCrash(t, kit.Postgres(t))
 			conn, err := f.store.DB().Conn(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			defer conn.Close()
-			if _, err := conn.ExecContext(t.Context(), `BEGIN; `+inTheWay); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, conn, `BEGIN; `+inTheWay)
 			defer func() { _, _ = conn.ExecContext(context.WithoutCancel(t.Context()), `ROLLBACK`) }()
 
 			f.fetch(t.Context())

@@ -77,10 +77,8 @@ func (b *bench) deliverAll(ids ...string) {
 
 func (b *bench) quarantine() *quarantine.Entries {
 	b.Helper()
-	entries, err := quarantine.New(b.DB, operate.Config{Schema: b.config})
-	if err != nil {
-		b.Fatal(err)
-	}
+	entries, err := quarantine.New(b.DB, operate.Config{Schema: b.Config})
+	kit.OK(b, err)
 	return entries
 }
 
@@ -105,7 +103,7 @@ func TestKeyOrderSuccessorsWaitForRetry(t *testing.T) {
 			return done.handle(msg)
 		})
 		b.deliverAll("a1", "a2", "b1", "a3", "b2", "a4", "b3")
-		b.eventually("the other key is handled", func() bool { return done.idsOf("b") == "b1 b2 b3" })
+		b.Eventually("the other key is handled", func() bool { return done.idsOf("b") == "b1 b2 b3" })
 		if got := done.idsOf("a"); got != "" {
 			t.Fatalf("%s was handled before a1", got)
 		}
@@ -132,7 +130,7 @@ func TestKeyOrderContinuesAfterQuarantine(t *testing.T) {
 			return done.handle(msg)
 		})
 		b.deliverAll("a1", "a2", "a3")
-		b.eventually("the others are handled", func() bool { return done.idsOf("a") == "a2 a3" })
+		b.Eventually("the others are handled", func() bool { return done.idsOf("a") == "a2 a3" })
 		entries := b.entries(parkedrows.Quarantined)
 		if len(entries) != 1 || entries[0].MessageID != "a1" || entries[0].BlocksKey || entries[0].Attempts != 2 {
 			t.Fatalf("entries %+v", entries)
@@ -172,29 +170,23 @@ func TestBlockWhileQuarantinedBlocksKeyUntilResolved(t *testing.T) {
 				}
 				b.run(handle)
 				b.deliverAll("a1", "a2", "a3", "b1")
-				b.eventually("the other key is handled", func() bool { return done.idsOf("b") == "b1" })
-				b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
-				if err := b.router.Close(); err != nil {
-					t.Fatal(err)
-				}
+				b.Eventually("the other key is handled", func() bool { return done.idsOf("b") == "b1" })
+				b.Eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+				kit.OK(t, b.router.Close())
 
 				mended = true
 				b = inOrder(t, db, retry.BlockWhileQuarantined)
 				b.run(handle)
 				b.deliverAll("a4", "b2")
-				b.eventually("the other key is handled", func() bool { return done.idsOf("b") == "b1 b2" })
+				b.Eventually("the other key is handled", func() bool { return done.idsOf("b") == "b1 b2" })
 				entry := b.entries(parkedrows.Quarantined)[0]
 				if got := done.idsOf("a"); got != "" || !entry.BlocksKey || len(b.entries(parkedrows.Held)) != 3 {
 					t.Fatalf("handled %q, entry %+v", got, entry)
 				}
-				if err := settle(b, entry); err != nil {
-					t.Fatal(err)
-				}
-				b.eventually("the successors are handled", func() bool { return done.idsOf("a") == what })
-				b.eventually("no message waits", func() bool { return len(b.entries(parkedrows.Waiting))+len(b.entries(parkedrows.Held)) == 0 })
-				if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(`DELETE FROM {parked}`)); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, settle(b, entry))
+				b.Eventually("the successors are handled", func() bool { return done.idsOf("a") == what })
+				b.Eventually("no message waits", func() bool { return len(b.entries(parkedrows.Waiting))+len(b.entries(parkedrows.Held)) == 0 })
+				kit.Exec(t, db, b.parked.Dialect().SQL(`DELETE FROM {parked}`))
 			})
 		}
 	})
@@ -288,8 +280,8 @@ func TestKeyOrderContinuesAfterCrashes(t *testing.T) {
 		b.crash(1, true)
 		var done successes
 		b.run(done.handle)
-		b.eventually("the successors are handled", func() bool { return done.idsOf("a") == "a2" })
-		b.eventually("one is in quarantine", func() bool {
+		b.Eventually("the successors are handled", func() bool { return done.idsOf("a") == "a2" })
+		b.Eventually("one is in quarantine", func() bool {
 			entries := b.entries("")
 			return len(entries) == 1 && entries[0].MessageID == "a1" && entries[0].State == parkedrows.Quarantined
 		})
@@ -300,10 +292,7 @@ func TestKeyOrderContinuesAfterCrashes(t *testing.T) {
 func (b *bench) store(ids ...string) {
 	b.Helper()
 	for _, id := range ids {
-		err := b.parked.DeliverTo(b.Context(), topic, []parkedrows.Subscription{{Consumer: consumer, KeyOrder: true}}, keyed(id))
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.parked.DeliverTo(b.Context(), topic, []parkedrows.Subscription{{Consumer: consumer, KeyOrder: true}}, keyed(id)))
 	}
 }
 
@@ -324,12 +313,10 @@ func TestTrap64SuccessorsOfMissingPredecessorAreReleased(t *testing.T) {
 					config.KeyOrder, config.Lease = c.now, 500*time.Millisecond
 				})
 				b.store("a1", "a2", "a3")
-				if _, err := db.ExecContext(t.Context(), b.parked.Dialect().SQL(c.remove)); err != nil {
-					t.Fatal(err)
-				}
+				kit.Exec(t, db, b.parked.Dialect().SQL(c.remove))
 				var done successes
 				b.run(done.handle)
-				b.eventually("the successors are handled", func() bool {
+				b.Eventually("the successors are handled", func() bool {
 					got := strings.Fields(done.idsOf("a"))
 					slices.Sort(got) // Unordered guarantees no order
 					return strings.Join(got, " ") == c.want
@@ -356,9 +343,7 @@ func TestKeyOrderSplitsBatchAfterTimeout(t *testing.T) {
 		`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`,
 		`CREATE TRIGGER slowly BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION slowly()`,
 	} {
-		if _, err := b.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, b, query)
 	}
 	b.retries.SetOneTry(time.Second)
 	var done successes
@@ -395,9 +380,7 @@ func TestKeyOrderWaitsLongerThanUnackedWaitForTheTable(t *testing.T) {
 		var done successes
 		b.run(done.handle)
 		rename := func(from, to string) {
-			if _, err := db.ExecContext(context.WithoutCancel(t.Context()), `ALTER TABLE `+from+` RENAME TO `+to); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(db.ExecContext(context.WithoutCancel(t.Context()), `ALTER TABLE `+from+` RENAME TO `+to)))
 		}
 		rename("once_parked", "away")
 		var messages []*message.Message
@@ -406,7 +389,7 @@ func TestKeyOrderWaitsLongerThanUnackedWaitForTheTable(t *testing.T) {
 			b.transport.messages <- messages[n]
 		}
 		rename("away", "once_parked")
-		b.eventually("all are handled", func() bool { return done.idsOf("a") == "a0 a1 a2 a3 a4" })
+		b.Eventually("all are handled", func() bool { return done.idsOf("a") == "a0 a1 a2 a3 a4" })
 
 		rename("once_parked", "away")
 		messages = messages[:0]
@@ -425,9 +408,7 @@ func TestKeyOrderWaitsLongerThanUnackedWaitForTheTable(t *testing.T) {
 				t.Fatalf("%s has neither ack nor nack", msg.UUID)
 			}
 		}
-		if err := <-closed; err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, <-closed)
 		rename("away", "once_parked")
 	})
 }

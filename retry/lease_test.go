@@ -32,17 +32,15 @@ func TestLeaseIsRenewedWhileHandlerRuns(t *testing.T) {
 		b.run(func(*message.Message) error {
 			if calls.Add(1) == 1 {
 				first = b.entries("")[0].DueAt
-				b.eventually("the lease is renewed three times", func() bool {
+				b.Eventually("the lease is renewed three times", func() bool {
 					entries := b.entries("")
 					return len(entries) == 1 && entries[0].DueAt.Sub(first) > 2*shortLease
 				})
 			}
 			return nil
 		})
-		if err := b.parked.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage("m1", nil)); err != nil {
-			t.Fatal(err)
-		}
-		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
+		kit.OK(t, b.parked.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage("m1", nil)))
+		b.Eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 		if n := calls.Load(); n != 1 {
 			t.Fatalf("the handler ran %d times", n)
 		}
@@ -60,9 +58,7 @@ func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 	})
 	b.put("m1")
 	blocked, err := b.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = blocked.Rollback() }()
 	var calls, released atomic.Int32
 	b.run(func(msg *message.Message) error {
@@ -73,21 +69,17 @@ func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 			return nil
 		}
 		// The lock prevents the renewal of the lease.
-		if _, err := blocked.ExecContext(t.Context(), `SELECT FROM once_parked FOR UPDATE`); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, kit.Err(blocked.ExecContext(t.Context(), `SELECT FROM once_parked FOR UPDATE`)))
 		claim := parkedrows.DeliveryOf(msg.Context()).Claim
-		b.eventually("the lease has ended", func() bool { return !claim.Leased() })
+		b.Eventually("the lease has ended", func() bool { return !claim.Leased() })
 		return chain.HandBack(errHandler)
 	})
-	b.eventually("the middleware leaves the message to others", func() bool {
+	b.Eventually("the middleware leaves the message to others", func() bool {
 		return logs.Has("Lease of the message has ended", "message_uuid=m1")
 	})
 	released.Store(1)
-	if err := blocked.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	b.eventually("it is handled when it can be claimed again", func() bool { return len(b.entries("")) == 0 })
+	kit.OK(t, blocked.Rollback())
+	b.Eventually("it is handled when it can be claimed again", func() bool { return len(b.entries("")) == 0 })
 	if n := calls.Load(); n != 2 {
 		t.Errorf("%d calls, want 2", n)
 	}
@@ -102,22 +94,18 @@ func TestFailureAfterLeaseEndIsCharged(t *testing.T) {
 		db.SetMaxOpenConns(1)
 		b := newBench(t, db, withShortLease)
 		b.put("m1")
-		quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config})
-		if err != nil {
-			t.Fatal(err)
-		}
-		inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		quarantine, err := poison.New(b.DB, poison.Config{Schema: b.Config})
+		kit.OK(t, err)
+		inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.Config})
+		kit.OK(t, err)
 		var calls atomic.Int32
 		b.runWith(func(msg *message.Message) error {
 			calls.Add(1)
 			claim := parkedrows.DeliveryOf(msg.Context()).Claim
-			b.eventually("the lease has ended", func() bool { return !claim.Leased() })
+			b.Eventually("the lease has ended", func() bool { return !claim.Leased() })
 			return errHandler
 		}, quarantine.Middleware, b.retries.Middleware, inbox.Middleware)
-		b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		b.Eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
 		if entry := b.entries(parkedrows.Quarantined)[0]; entry.Attempts != int(calls.Load()) || entry.Reason != chain.ReasonExhausted {
 			t.Errorf("%d calls, entry %+v", calls.Load(), entry)
 		}
@@ -141,10 +129,8 @@ func TestTrap48MessageIsNotAppliedAfterLeaseEnd(t *testing.T) {
 func loseBeforeTheInbox(t *testing.T, db kit.Database, middleware func(*dedup.Inbox) message.HandlerMiddleware) {
 	b := newBench(t, db, withShortLease)
 	b.put("m1")
-	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.Config})
+	kit.OK(t, err)
 	var tries, calls atomic.Int32
 	wait := func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -162,7 +148,7 @@ func loseBeforeTheInbox(t *testing.T, db kit.Database, middleware func(*dedup.In
 		calls.Add(1)
 		return nil
 	}, b.retries.Middleware, wait, middleware(inbox))
-	b.eventually("it is handled under another claim", func() bool { return len(b.entries("")) == 0 })
+	b.Eventually("it is handled under another claim", func() bool { return len(b.entries("")) == 0 })
 	if tries.Load() != 2 || calls.Load() != 1 {
 		t.Errorf("%d tries, %d calls, want 2 and 1", tries.Load(), calls.Load())
 	}
@@ -174,10 +160,8 @@ func (b *bench) loseTo(claim *parkedrows.Claim) {
 	b.Helper()
 	other := b.parked.Dialect().SQL(`UPDATE {parked} SET token = 'other', due_at = {after $2} WHERE id = $1`)
 	for _, due := range []time.Duration{time.Hour, 0} {
-		if _, err := b.ExecContext(b.Context(), other, claim.ID, due.Milliseconds()); err != nil {
-			b.Error(err)
-		}
-		b.eventually("the lease has ended", func() bool { return !claim.Leased() })
+		kit.Check(b, kit.Err(b.ExecContext(b.Context(), other, claim.ID, due.Milliseconds())))
+		b.Eventually("the lease has ended", func() bool { return !claim.Leased() })
 	}
 }
 
@@ -192,9 +176,7 @@ func TestClaimSlowerThanLeaseIsSplit(t *testing.T) {
 		`CREATE TRIGGER slowly BEFORE UPDATE ON once_parked FOR EACH ROW
 			WHEN (OLD.token IS NULL AND NEW.token IS NOT NULL) EXECUTE FUNCTION slowly()`,
 	} {
-		if _, err := b.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, b, query)
 	}
 	const count = 128
 	for n := range count {
@@ -205,7 +187,7 @@ func TestClaimSlowerThanLeaseIsSplit(t *testing.T) {
 		calls.Add(1)
 		return nil
 	})
-	b.eventually("all are handled", func() bool { return b.count("once_parked") == 0 })
+	b.Eventually("all are handled", func() bool { return b.Count("once_parked") == 0 })
 	if n := calls.Load(); n != count {
 		t.Errorf("%d calls, want %d", n, count)
 	}
@@ -233,7 +215,7 @@ func TestStoredMessagesDoNotWaitForAPoll(t *testing.T) {
 				t.Fatal("not acked")
 			}
 		}
-		b.eventually("all are handled", func() bool { return calls.Load() == 3 })
+		b.Eventually("all are handled", func() bool { return calls.Load() == 3 })
 		b.allHandled()
 	})
 }
@@ -266,9 +248,7 @@ func TestReleasedSuccessorsDoNotWaitForAPoll(t *testing.T) {
 			c.Lease, c.KeyOrder, c.Logger = shortLease, retry.BlockWhileRetried, logs
 		})
 		b.store("a-1", "a-2", "b-1", "b-2")
-		if _, err := b.ExecContext(t.Context(), `DELETE FROM once_parked WHERE message_id IN ('a-1', 'b-1')`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, b, `DELETE FROM once_parked WHERE message_id IN ('a-1', 'b-1')`)
 		b.run(func(*message.Message) error { return nil })
 		b.allHandled()
 		released := func(keys string) int {
@@ -289,17 +269,11 @@ func TestKeyOrderStoresLargeMessagesInSeveralStatements(t *testing.T) {
 	b := newBench(t, db, func(c *retry.Config) { c.KeyOrder = retry.BlockWhileRetried })
 	sub := b.retries.Subscriber(consumer, b.transport)
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(t.Context(), `LOCK TABLE once_parked IN SHARE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, tx, `LOCK TABLE once_parked IN SHARE MODE`)
 	messages, err := sub.Subscribe(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	const count, size = 12, 2 << 20
 	var sent []*message.Message
 	for n := range count { // the other messages arrive while the first one is stored
@@ -315,11 +289,9 @@ func TestKeyOrderStoresLargeMessagesInSeveralStatements(t *testing.T) {
 		}
 	}()
 	b.polls(50) // long enough for all messages to arrive
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	b.eventually("all are stored", func() bool { return b.count("once_parked") == count })
-	if n := b.count(`(SELECT FROM once_parked GROUP BY created_at HAVING SUM(length(envelope)) > 12 * 1024 * 1024) AS large`); n != 0 {
+	kit.OK(t, tx.Commit())
+	b.Eventually("all are stored", func() bool { return b.Count("once_parked") == count })
+	if n := b.Count(`(SELECT FROM once_parked GROUP BY created_at HAVING SUM(length(envelope)) > 12 * 1024 * 1024) AS large`); n != 0 {
 		t.Error("more than 12 MiB were stored with one statement")
 	}
 	for range count {
@@ -329,7 +301,5 @@ func TestKeyOrderStoresLargeMessagesInSeveralStatements(t *testing.T) {
 	for _, msg := range sent {
 		<-msg.Acked()
 	}
-	if err := sub.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, sub.Close())
 }

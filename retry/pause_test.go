@@ -38,9 +38,9 @@ func TestPausedConsumerStartsNoMessage(t *testing.T) {
 			}
 			return c.handle(msg)
 		})
-		b.eventually("messages are handled", func() bool { return c.each("q1", "q2", "q3", "q4") })
+		b.Eventually("messages are handled", func() bool { return c.each("q1", "q2", "q3", "q4") })
 		b.pause()
-		b.eventually("the pause is seen", func() bool { return !b.retriesOpen() })
+		b.Eventually("the pause is seen", func() bool { return !b.retriesOpen() })
 		c.paused.Store(true)
 		q.publish("q5", "q6", "q7")
 		other.otherConsumerPolls() // a search that began before the pause has ended
@@ -54,8 +54,8 @@ func TestPausedConsumerStartsNoMessage(t *testing.T) {
 			t.Errorf("%d subscriptions while a handler runs, want 1: an end would cancel its context", n)
 		}
 		close(release)
-		b.eventually("the subscription is closed", func() bool { return q.open.Load() == 0 })
-		b.eventually("the messages are in the queue", func() bool { return q.len() == 3 })
+		b.Eventually("the subscription is closed", func() bool { return q.open.Load() == 0 })
+		b.Eventually("the messages are in the queue", func() bool { return q.len() == 3 })
 		other.otherConsumerPolls()
 		for _, row := range b.entries("") {
 			if row.Attempts != 0 || row.Crashes != 0 || row.Rounds != 0 {
@@ -67,7 +67,7 @@ func TestPausedConsumerStartsNoMessage(t *testing.T) {
 		}
 		c.paused.Store(false)
 		b.resume()
-		b.eventually("all are handled", func() bool { return c.each("q5", "q6", "q7", "p1", "p2") })
+		b.Eventually("all are handled", func() bool { return c.each("q5", "q6", "q7", "p1", "p2") })
 		b.allHandled()
 		for _, id := range []string{"q1", "q5", "q6", "q7", "p1", "p2"} {
 			if n := c.of(id); n != 1 {
@@ -98,14 +98,14 @@ func TestNewInstanceOfPausedConsumerStartsPaused(t *testing.T) {
 		b.put("p1")
 		b.pause()
 		b.runQueue(q, c.handle)
-		b.eventually("it is registered", func() bool { return b.count(`once_consumer_instances WHERE consumer = 'payments'`) == 1 })
+		b.Eventually("it is registered", func() bool { return b.Count(`once_consumer_instances WHERE consumer = 'payments'`) == 1 })
 		other.otherConsumerPolls()
 		if n := q.subscribed.Load(); n != 0 {
 			t.Errorf("subscribed %d times, want 0: the broker would count deliveries", n)
 		}
 		c.paused.Store(false)
 		b.resume()
-		b.eventually("all are handled", func() bool { return c.each("q1", "p1") })
+		b.Eventually("all are handled", func() bool { return c.each("q1", "p1") })
 		b.allHandled()
 	})
 }
@@ -128,15 +128,15 @@ func TestClaimedMessagesAreGivenBackAtPause(t *testing.T) {
 			}
 			return c.handle(msg)
 		})
-		b.eventually("messages are claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 4 })
-		b.eventually("one of them runs", first.Load)
+		b.Eventually("messages are claimed", func() bool { return b.Count(`once_parked WHERE token IS NOT NULL`) == 4 })
+		b.Eventually("one of them runs", first.Load)
 		c.paused.Store(true)
 		b.pause()
 		if db.Dialect == "sqlite" { // the running handler may use the only writer
-			b.eventually("the pause is seen", func() bool { return !b.retriesOpen() })
+			b.Eventually("the pause is seen", func() bool { return !b.retriesOpen() })
 			close(release)
 		}
-		b.eventually("only the running message is claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) <= 1 })
+		b.Eventually("only the running message is claimed", func() bool { return b.Count(`once_parked WHERE token IS NOT NULL`) <= 1 })
 		for _, row := range b.entries("") {
 			if row.Attempts != 0 || row.Crashes > 1 {
 				t.Errorf("%+v was charged", row)
@@ -145,10 +145,8 @@ func TestClaimedMessagesAreGivenBackAtPause(t *testing.T) {
 		if db.Dialect != "sqlite" {
 			close(release)
 		}
-		b.eventually("nothing is claimed", func() bool { return b.count(`once_parked WHERE token IS NOT NULL`) == 0 })
-		if n := b.count(`once_parked WHERE crashes = 0 AND attempts = 0`); n != 3 {
-			t.Errorf("%d messages wait without a crash, want 3", n)
-		}
+		b.Eventually("nothing is claimed", func() bool { return b.Count(`once_parked WHERE token IS NOT NULL`) == 0 })
+		b.WantCount(3, `once_parked WHERE crashes = 0 AND attempts = 0`)
 		c.paused.Store(false)
 		b.resume()
 		b.allHandled()
@@ -162,16 +160,16 @@ func TestNothingStartsBeforePausesAreRead(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		var logs kit.Logs
 		b := newBench(t, db, func(c *retry.Config) { c.Logger = &logs })
-		b.exec(`ALTER TABLE once_consumer_pauses RENAME TO away`)
+		b.Exec(`ALTER TABLE once_consumer_pauses RENAME TO away`)
 		q, c := newQueue(2), newCalls(t)
 		c.paused.Store(true)
 		q.publish("q1", "q2")
 		b.put("p1")
 		b.runQueue(q, c.handle)
-		b.eventually("it is logged", func() bool { return logs.Count("ERROR Paused consumers cannot be read, retrying") == 1 })
+		b.Eventually("it is logged", func() bool { return logs.Count("ERROR Paused consumers cannot be read, retrying") == 1 })
 		c.paused.Store(false)
-		b.exec(`ALTER TABLE away RENAME TO once_consumer_pauses`)
-		b.eventually("all are handled", func() bool { return c.each("q1", "q2", "p1") })
+		b.Exec(`ALTER TABLE away RENAME TO once_consumer_pauses`)
+		b.Eventually("all are handled", func() bool { return c.each("q1", "q2", "p1") })
 		b.allHandled()
 		if n := logs.Count("INFO Paused consumers are read again"); n != 1 {
 			t.Errorf("logged %d times, want 1: %q", n, logs.Lines())
@@ -187,7 +185,7 @@ func TestShutdownOfPausedConsumer(t *testing.T) {
 		for name, prepare := range map[string]func(b *bench, q *queue){
 			"paused": func(b *bench, q *queue) {
 				b.pause()
-				b.eventually("the subscription is closed", func() bool { return q.open.Load() == 0 })
+				b.Eventually("the subscription is closed", func() bool { return q.open.Load() == 0 })
 			},
 			"paused at the start": func(*bench, *queue) {},
 			"unknown":             func(*bench, *queue) {},
@@ -198,16 +196,14 @@ func TestShutdownOfPausedConsumer(t *testing.T) {
 				case "paused at the start":
 					b.pause()
 				case "unknown":
-					b.exec(`ALTER TABLE once_consumer_pauses RENAME TO away`)
-					defer b.exec(`ALTER TABLE away RENAME TO once_consumer_pauses`)
+					b.Exec(`ALTER TABLE once_consumer_pauses RENAME TO away`)
+					defer b.Exec(`ALTER TABLE away RENAME TO once_consumer_pauses`)
 				}
 				q, c := newQueue(1), newCalls(t)
 				sub := b.retries.Subscriber(consumer, q)
 				messages, err := sub.Subscribe(t.Context(), topic)
-				if err != nil {
-					t.Fatal(err)
-				}
-				b.eventually("it is registered", func() bool { return b.count(`once_consumer_instances`) == 1 })
+				kit.OK(t, err)
+				b.Eventually("it is registered", func() bool { return b.Count(`once_consumer_instances`) == 1 })
 				c.paused.Store(true)
 				prepare(b, q)
 				q.publish("q1")
@@ -220,7 +216,7 @@ func TestShutdownOfPausedConsumer(t *testing.T) {
 				if q.len() != 1 {
 					t.Errorf("%d messages are in the queue, want 1", q.len())
 				}
-				if b.count(`once_consumer_instances`) != 0 {
+				if b.Count(`once_consumer_instances`) != 0 {
 					t.Error("the instance is still registered")
 				}
 				if name != "unknown" {
@@ -246,16 +242,14 @@ func TestPauseEndsUndecidedTries(t *testing.T) {
 		}
 		return chain.NotCalled(errors.New("the database is away"))
 	})
-	b.eventually("it is tried", func() bool { return tries.Load() > 2 })
+	b.Eventually("it is tried", func() bool { return tries.Load() > 2 })
 	b.pause()
-	b.eventually("it returns to the queue", func() bool { return q.open.Load() == 0 && q.len() == 1 })
-	if n := b.count(`once_parked`); n != 0 {
-		t.Errorf("%d rows, want 0", n)
-	}
+	b.Eventually("it returns to the queue", func() bool { return q.open.Load() == 0 && q.len() == 1 })
+	b.WantCount(0, `once_parked`)
 	before := tries.Load()
 	free.Store(1)
 	b.resume()
-	b.eventually("it is handled", func() bool { return tries.Load() > before && q.len() == 0 })
+	b.Eventually("it is handled", func() bool { return tries.Load() > before && q.len() == 0 })
 }
 
 // A message that is neither acked nor nacked when the pause begins, and a pause that ends
@@ -266,14 +260,12 @@ func TestShortPauseDuringLongHandlerKeepsSubscription(t *testing.T) {
 	q := newQueue(3)
 	sub := b.retries.Subscriber(consumer, q)
 	messages, err := sub.Subscribe(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = sub.Close() }()
 	q.publish("q1", "q2", "q3")
 	first := <-messages // q2 is offered now
 	b.pause()
-	b.eventually("the pause is seen", func() bool { return !b.retriesOpen() })
+	b.Eventually("the pause is seen", func() bool { return !b.retriesOpen() })
 	b.resume()
 	for _, want := range []string{"q2", "q3"} {
 		if msg := <-messages; msg.UUID != want {
@@ -296,17 +288,15 @@ func TestPauseReturnsTheMessageThatNoHandlerHasReceived(t *testing.T) {
 	q := newQueue(2)
 	sub := b.retries.Subscriber(consumer, q)
 	messages, err := sub.Subscribe(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = sub.Close() }()
 	q.publish("q1", "q2")
 	first := <-messages // q2 is offered now
-	b.eventually("q2 has left the queue", func() bool { return q.len() == 0 })
+	b.Eventually("q2 has left the queue", func() bool { return q.len() == 0 })
 	b.pause()
-	b.eventually("the pause is seen", func() bool { return !b.retriesOpen() })
+	b.Eventually("the pause is seen", func() bool { return !b.retriesOpen() })
 	first.Ack()
-	b.eventually("q2 is in the queue, and the subscription is closed", func() bool { return q.len() == 1 && q.open.Load() == 0 })
+	b.Eventually("q2 is in the queue, and the subscription is closed", func() bool { return q.len() == 1 && q.open.Load() == 0 })
 	b.resume()
 	if msg := <-messages; msg.UUID != "q2" {
 		t.Errorf("got %s, want q2", msg.UUID)
@@ -324,10 +314,8 @@ func TestPausedDurableConsumerStoresNoMessage(t *testing.T) {
 			other := newBench(t, db, nil)
 			other.runNamed("other", "other.topic", func(*message.Message) error { return nil })
 			b := newBench(t, db, nil)
-			storage, err := durable.New(b.DB, durable.Config{Schema: b.config, Ahead: 8, Logger: kit.Logger(t)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			storage, err := durable.New(b.DB, durable.Config{Schema: b.Config, Ahead: 8, Logger: kit.Logger(t)})
+			kit.OK(t, err)
 			q, c := newQueue(4), newCalls(t)
 			if startsPaused {
 				b.pause()
@@ -336,9 +324,9 @@ func TestPausedDurableConsumerStoresNoMessage(t *testing.T) {
 			b.startWith(storage.Subscriber(q), consumer, topic, c.handle, b.retries.Middleware)
 			if !startsPaused {
 				q.publish("q1")
-				b.eventually("q1 is handled", func() bool { return c.each("q1") })
+				b.Eventually("q1 is handled", func() bool { return c.each("q1") })
 				b.pause()
-				b.eventually("the subscription is closed", func() bool { return q.open.Load() == 0 })
+				b.Eventually("the subscription is closed", func() bool { return q.open.Load() == 0 })
 				c.paused.Store(true)
 			}
 			var ids []string
@@ -347,16 +335,14 @@ func TestPausedDurableConsumerStoresNoMessage(t *testing.T) {
 			}
 			q.publish(ids...)
 			other.otherConsumerPolls()
-			if n := b.count(`once_parked WHERE consumer = 'payments'`); n != 0 || q.len() != len(ids) {
+			if n := b.Count(`once_parked WHERE consumer = 'payments'`); n != 0 || q.len() != len(ids) {
 				t.Errorf("%d messages are stored and %d are in the queue, want none and %d", n, q.len(), len(ids))
 			}
 			c.paused.Store(false)
 			b.resume()
-			b.eventually("all are handled", func() bool { return c.each(ids...) })
+			b.Eventually("all are handled", func() bool { return c.each(ids...) })
 			b.allHandled()
-			if err := errors.Join(b.router.Close(), other.router.Close()); err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, errors.Join(b.router.Close(), other.router.Close()))
 		}
 	})
 }
@@ -369,25 +355,19 @@ func TestPausedEmbeddedConsumerKeepsItsMessages(t *testing.T) {
 		other := newBench(t, db, nil)
 		other.runNamed("other", "other.topic", func(*message.Message) error { return nil })
 		b := newBench(t, db, nil)
-		transport, err := embedded.New(b.DB, embedded.Config{Schema: b.config, Logger: kit.Logger(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		transport, err := embedded.New(b.DB, embedded.Config{Schema: b.Config, Logger: kit.Logger(t)})
+		kit.OK(t, err)
 		c := newCalls(t)
 		b.startWith(transport.Subscriber(), consumer, topic, c.handle, b.retries.Middleware)
 		b.pause()
-		b.eventually("the pause is seen", func() bool { return !b.retriesOpen() })
+		b.Eventually("the pause is seen", func() bool { return !b.retriesOpen() })
 		c.paused.Store(true)
-		if err := transport.Publish(topic, message.NewMessage("e1", nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, transport.Publish(topic, message.NewMessage("e1", nil)))
 		other.otherConsumerPolls()
-		if n := b.count(`once_parked WHERE consumer = 'payments' AND crashes = 0 AND attempts = 0`); n != 1 {
-			t.Errorf("%d messages wait, want 1", n)
-		}
+		b.WantCount(1, `once_parked WHERE consumer = 'payments' AND crashes = 0 AND attempts = 0`)
 		c.paused.Store(false)
 		b.resume()
-		b.eventually("it is handled", func() bool { return c.each("e1") })
+		b.Eventually("it is handled", func() bool { return c.each("e1") })
 		b.allHandled()
 	})
 }

@@ -134,29 +134,20 @@ func (q *queue) Close() error {
 
 func (b *bench) runQueue(q *queue, h message.NoPublishHandlerFunc) {
 	b.Helper()
-	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config, Logger: kit.Logger(b.T)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.Config, Logger: kit.Logger(b.T)})
+	kit.OK(b, err)
 	b.startWith(q, consumer, topic, h, quarantine.Middleware, b.retries.Middleware)
 }
 
 func (b *bench) pause() {
 	b.Helper()
-	b.exec(fmt.Sprintf(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why) VALUES ('%s', '%s', 'ann', 'the provider is down')`,
+	b.Exec(fmt.Sprintf(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why) VALUES ('%s', '%s', 'ann', 'the provider is down')`,
 		topic, consumer))
 }
 
 func (b *bench) resume() {
 	b.Helper()
-	b.exec(`DELETE FROM once_consumer_pauses`)
-}
-
-func (b *bench) exec(query string) {
-	b.Helper()
-	if _, err := b.ExecContext(b.Context(), query); err != nil {
-		b.Fatal(err)
-	}
+	b.Exec(`DELETE FROM once_consumer_pauses`)
 }
 
 // calls counts the calls of a handler, by message. It reports calls that begin while the
@@ -203,9 +194,7 @@ func (b *bench) otherConsumerPolls() {
 	b.Helper()
 	for n := range 3 {
 		id := fmt.Sprint("other", n)
-		if err := b.parked.Deliver(b.Context(), "other.topic", []string{"other"}, message.NewMessage(id, nil)); err != nil {
-			b.Fatal(err)
-		}
-		b.eventually("the other consumer has handled "+id, func() bool { return b.count(`once_parked WHERE consumer = 'other'`) == 0 })
+		kit.OK(b, b.parked.Deliver(b.Context(), "other.topic", []string{"other"}, message.NewMessage(id, nil)))
+		b.Eventually("the other consumer has handled "+id, func() bool { return b.Count(`once_parked WHERE consumer = 'other'`) == 0 })
 	}
 }

@@ -41,7 +41,7 @@ func TestFailingMessageIsParkedAndHandledLater(t *testing.T) {
 		if got.UUID != "m1" || string(got.Payload) != "a\x00\xffb" || got.Metadata["raw"] != "\xff\x00" {
 			t.Fatalf("came back as %q %q %q", got.UUID, got.Payload, got.Metadata)
 		}
-		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
+		b.Eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 		if n := calls.Load(); n != 4 {
 			t.Fatalf("the handler was called %d times, want 4", n)
 		}
@@ -57,7 +57,7 @@ func TestMessageIsQuarantinedAfterLastRound(t *testing.T) {
 			return fmt.Errorf("call %d: %w", calls.Add(1), errHandler)
 		})
 		b.transport.deliver(t, message.NewMessage("m1", []byte("body")))
-		b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		b.Eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
 		entry := b.entries(parkedrows.Quarantined)[0]
 		if n := calls.Load(); n != 4 || entry.Attempts != 4 || entry.Reason != chain.ReasonExhausted {
 			t.Fatalf("%d calls, entry %+v", n, entry)
@@ -123,7 +123,7 @@ func TestTrap65PanicIsRetriedAndQuarantined(t *testing.T) {
 			panic("boom")
 		})
 		b.transport.deliver(t, message.NewMessage("m1", nil))
-		b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		b.Eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
 		if entry := b.entries(parkedrows.Quarantined)[0]; calls.Load() != 4 || !strings.Contains(entry.Error, "panic: boom") {
 			t.Fatalf("%d calls, entry %+v", calls.Load(), entry)
 		}
@@ -162,7 +162,7 @@ func TestTrap57EachTryGetsOriginalMessageAndContext(t *testing.T) {
 		msg := message.NewMessage("m1", []byte("body"))
 		msg.Metadata["k"] = "v"
 		b.transport.deliver(t, msg)
-		b.eventually("four calls", func() bool { return calls.Load() == 4 })
+		b.Eventually("four calls", func() bool { return calls.Load() == 4 })
 		select {
 		case problem := <-problems:
 			t.Fatal(problem)
@@ -188,22 +188,18 @@ func TestTrap54FailureDuringShutdownIsNotCharged(t *testing.T) {
 				})
 				msg := message.NewMessage("m-"+where, nil)
 				if where == "parked" {
-					if err := b.parked.Deliver(t.Context(), topic, []string{consumer}, msg); err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, b.parked.Deliver(t.Context(), topic, []string{consumer}, msg))
 				} else {
 					go func() { b.transport.messages <- msg }()
 				}
 				<-entered
 				go func() {
-					b.eventually("the subscriber is closing", b.transport.closed.Load)
+					b.Eventually("the subscriber is closing", b.transport.closed.Load)
 					close(closing)
 				}()
 				// The router's Close could end the context first. In this test the
 				// consumer must notice the shutdown before the handler fails.
-				if err := b.subscriber.Close(); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, b.subscriber.Close())
 				entries := b.entries("")
 				if where == "from the transport" {
 					if len(entries) != 0 {
@@ -232,13 +228,11 @@ func TestTrap54CancelledRouterLetsParkedMessagesFinish(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		sub := b.retries.Subscriber(consumer, b.transport)
 		messages, err := sub.Subscribe(ctx, topic)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		b.put("m1")
 		msg := <-messages
 		cancel()
-		b.eventually("the subscription is closing", func() bool {
+		b.Eventually("the subscription is closing", func() bool {
 			select {
 			case <-parkedrows.DeliveryOf(msg.Context()).Closing:
 				return true
@@ -250,9 +244,7 @@ func TestTrap54CancelledRouterLetsParkedMessagesFinish(t *testing.T) {
 			t.Errorf("the context of the running message has ended: %v", err)
 		}
 		msg.Ack()
-		if err := sub.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, sub.Close())
 		if rows := b.entries(""); len(rows) != 0 {
 			t.Fatalf("rows are left: %+v", rows)
 		}
@@ -278,9 +270,7 @@ func TestTrap70AckWithoutSuccessDoesNotResolve(t *testing.T) {
 		}, swallow, b.retries.Middleware)
 		b.put("m1")
 		<-handled
-		if err := b.router.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.router.Close())
 		if rows := b.entries(parkedrows.Waiting); len(rows) != 1 {
 			t.Fatalf("rows are %+v, want the message to wait", b.entries(""))
 		}
@@ -316,17 +306,13 @@ func TestSubscriberWithoutMiddlewareResolvesAckedMessage(t *testing.T) {
 			contexts <- msg.Context()
 			return nil
 		})
-		if err := b.parked.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage("m1", nil)); err != nil {
-			t.Fatal(err)
-		}
-		b.eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
+		kit.OK(t, b.parked.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage("m1", nil)))
+		b.Eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 		handled := <-contexts
-		b.eventually("the context of the message ends", func() bool { return handled.Err() != nil })
-		b.eventually("the consumer counts as running", func() bool { return b.count("once_consumer_instances") == 1 })
-		if err := b.subscriber.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if n := b.count("once_consumer_instances"); n != 0 {
+		b.Eventually("the context of the message ends", func() bool { return handled.Err() != nil })
+		b.Eventually("the consumer counts as running", func() bool { return b.Count("once_consumer_instances") == 1 })
+		kit.OK(t, b.subscriber.Close())
+		if n := b.Count("once_consumer_instances"); n != 0 {
 			t.Errorf("%d instances count as running after Close", n)
 		}
 	})
@@ -345,9 +331,7 @@ func TestSubscribeErrorNamesMissingArgument(t *testing.T) {
 	}
 	sub := b.retries.Subscriber(consumer, newTransport())
 	for range 2 {
-		if err := sub.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, sub.Close())
 	}
 	if _, err := sub.Subscribe(t.Context(), topic); err == nil {
 		t.Error("Subscribe works after Close")

@@ -68,10 +68,8 @@ func (s *transport) deliver(t *testing.T, msg *message.Message) (acked bool) {
 
 // bench is a router with one handler and retries, and with its own tables.
 type bench struct {
-	*testing.T
-	kit.Database
+	*kit.Bench
 
-	config    schema.Config
 	retries   *retry.Retries
 	parked    *parkedrows.Store
 	transport *transport
@@ -85,34 +83,27 @@ var quick = retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond, 
 
 func newBench(t *testing.T, db kit.Database, change func(*retry.Config)) *bench {
 	t.Helper()
-	b := &bench{T: t, Database: db, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}, transport: newTransport()}
-	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
-		t.Fatal(err)
-	}
+	b := &bench{Bench: kit.NewBench(t, db, schema.Config{}), transport: newTransport()}
 	config := retry.Config{
-		Schema: b.config, Policy: quick, PollInterval: pollInterval, Logger: kit.Logger(t),
+		Schema: b.Config, Policy: quick, PollInterval: pollInterval, Logger: kit.Logger(t),
 		ShareConsumer: true, // several benches with one database are instances of one service
 	}
 	if change != nil {
 		change(&config)
 	}
 	var err error
-	if b.retries, err = retry.New(db.DB, config); err != nil {
-		t.Fatal(err)
-	}
-	if b.parked, err = parkedrows.NewStore(db.DB, b.config); err != nil {
-		t.Fatal(err)
-	}
+	b.retries, err = retry.New(db.DB, config)
+	kit.OK(t, err)
+	b.parked, err = parkedrows.NewStore(db.DB, b.Config)
+	kit.OK(t, err)
 	return b
 }
 
 // run starts a router with handler h and the middlewares of poison and retry.
 func (b *bench) run(h message.NoPublishHandlerFunc) {
 	b.Helper()
-	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config, Logger: kit.Logger(b.T)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.Config, Logger: kit.Logger(b.T)})
+	kit.OK(b, err)
 	b.runWith(h, quarantine.Middleware, b.retries.Middleware)
 }
 
@@ -137,9 +128,7 @@ func (b *bench) startWith(
 ) {
 	b.Helper()
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	router.AddMiddleware(middlewares...)
 	b.subscriber = b.retries.Subscriber(consumer, transport)
 	router.AddConsumerHandler("handler-1", topic, b.subscriber, h)
@@ -170,10 +159,5 @@ func (b *bench) entries(state string) []rows.Row {
 // allHandled waits until the table of parked messages is empty.
 func (b *bench) allHandled() {
 	b.Helper()
-	b.eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
-}
-
-func (b *bench) eventually(what string, cond func() bool) {
-	b.Helper()
-	kit.Eventually(b.T, time.Minute, what, cond)
+	b.Eventually("all are handled", func() bool { return len(b.entries("")) == 0 })
 }

@@ -23,29 +23,17 @@ import (
 // begun.
 func (b *bench) runOnce(h func(ctx context.Context, tx *sql.Tx, msg *message.Message) error) {
 	b.Helper()
-	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.config})
-	if err != nil {
-		b.Fatal(err)
-	}
-	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.config})
+	quarantine, err := poison.New(b.DB, poison.Config{Schema: b.Config})
+	kit.OK(b, err)
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.Config})
 	if err == nil {
 		_, err = b.ExecContext(b.Context(), `CREATE TABLE effects (message_id TEXT PRIMARY KEY)`)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	b.runWith(func(msg *message.Message) error {
 		tx, _ := dedup.TxFromContext(msg.Context())
 		return h(msg.Context(), tx, msg)
 	}, quarantine.Middleware, b.retries.Middleware, inbox.Middleware)
-}
-
-func (b *bench) count(what string) (n int) {
-	b.Helper()
-	if err := b.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
 }
 
 func apply(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
@@ -69,14 +57,12 @@ func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
 			return apply(ctx, tx, msg)
 		})
 		b.transport.deliver(t, message.NewMessage("m1", nil))
-		b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
-		if n := b.count("effects"); calls != 4 || n != 0 {
+		b.Eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		if n := b.Count("effects"); calls != 4 || n != 0 {
 			t.Fatalf("%d calls, %d effects", calls, n)
 		}
-		if err := b.quarantine().Replay(t.Context(), someone, b.entries("")[0].ID); err != nil {
-			t.Fatal(err)
-		}
-		b.eventually("the replay ran", func() bool { return b.count("effects") == 1 })
+		kit.OK(t, b.quarantine().Replay(t.Context(), someone, b.entries("")[0].ID))
+		b.Eventually("the replay ran", func() bool { return b.Count("effects") == 1 })
 	})
 }
 
@@ -98,8 +84,8 @@ func TestTrap55EachTryHasItsOwnTransaction(t *testing.T) {
 			}
 			return nil
 		})
-		if !b.transport.deliver(t, message.NewMessage("m1", nil)) || calls != 2 || b.count("effects") != 1 || len(b.entries("")) != 0 {
-			t.Fatalf("%d calls, %d effects, rows %+v", calls, b.count("effects"), b.entries(""))
+		if !b.transport.deliver(t, message.NewMessage("m1", nil)) || calls != 2 || b.Count("effects") != 1 || len(b.entries("")) != 0 {
+			t.Fatalf("%d calls, %d effects, rows %+v", calls, b.Count("effects"), b.entries(""))
 		}
 	})
 }
@@ -125,8 +111,8 @@ func TestTrap59WritesOfFailedAttemptAreNotCommitted(t *testing.T) {
 		for _, id := range []string{"permanent", "later", "panics", "fails"} {
 			b.transport.deliver(t, message.NewMessage(id, nil))
 		}
-		b.eventually("three are in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 3 })
-		if effects, done := b.count("effects"), b.count("once_inbox"); effects != 0 || done != 0 {
+		b.Eventually("three are in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 3 })
+		if effects, done := b.Count("effects"), b.Count("once_inbox"); effects != 0 || done != 0 {
 			t.Fatalf("%d effects, %d rows in the inbox", effects, done)
 		}
 	})
@@ -147,9 +133,7 @@ func TestTrap73MessageWaitsUnackedWhileTableIsMissing(t *testing.T) {
 			return nil
 		})
 		exec := func(query string) {
-			if _, err := db.ExecContext(t.Context(), query); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, query)
 		}
 		exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 		msg := message.NewMessage("m1", nil)
@@ -164,7 +148,7 @@ func TestTrap73MessageWaitsUnackedWhileTableIsMissing(t *testing.T) {
 		}
 		exec(`ALTER TABLE elsewhere RENAME TO once_parked`)
 		<-msg.Acked()
-		b.eventually("it was handled", func() bool { return len(b.entries("")) == 0 })
+		b.Eventually("it was handled", func() bool { return len(b.entries("")) == 0 })
 		if calls != 3 {
 			t.Fatalf("%d calls, want 3", calls)
 		}
@@ -178,9 +162,7 @@ func TestTrap46MessageIsNackedAfterUnackedWait(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *retry.Config) { c.UnackedWait = 50 * time.Millisecond })
 		b.run(func(*message.Message) error { return errHandler })
-		if _, err := db.ExecContext(t.Context(), `ALTER TABLE once_parked RENAME TO elsewhere`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `ALTER TABLE once_parked RENAME TO elsewhere`)
 		if b.transport.deliver(t, message.NewMessage("m1", nil)) {
 			t.Fatal("acked without being stored")
 		}
@@ -203,7 +185,7 @@ func TestTrap56ClassesAndLoggerDoNotChangeDelays(t *testing.T) {
 		b.run(func(*message.Message) error { return errHandler })
 		b.transport.deliver(t, message.NewMessage("m1", nil))
 		for round, want := range []time.Duration{time.Hour, 2 * time.Hour, 4 * time.Hour, 6 * time.Hour} {
-			b.eventually("it is parked", func() bool {
+			b.Eventually("it is parked", func() bool {
 				waiting := b.entries(parkedrows.Waiting)
 				return len(waiting) == 1 && waiting[0].Attempts == 2*round+2
 			})
@@ -211,11 +193,9 @@ func TestTrap56ClassesAndLoggerDoNotChangeDelays(t *testing.T) {
 			if got := e.DueAt.Sub(e.LastFailedAt); got != want {
 				t.Errorf("after round %d the message waits for %v, want %v", round, got, want)
 			}
-			if _, err := b.ExecContext(t.Context(), `UPDATE once_parked SET due_at = created_at`); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, b, `UPDATE once_parked SET due_at = created_at`)
 		}
-		b.eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		b.Eventually("it is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
 		if asked.Load() == 0 || logged.Load() == 0 {
 			t.Errorf("the classes were called %d times, the logger %d times", asked.Load(), logged.Load())
 		}
@@ -237,16 +217,12 @@ func TestTrap51RenamedHandlerKeepsItsInbox(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
-		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.Config})
+		kit.OK(t, err)
 		var calls atomic.Int32
 		for _, name := range []string{"capture", "capture_payment"} {
 			router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			router.AddMiddleware(b.retries.Middleware, inbox.Middleware)
 			transport := newTransport()
 			router.AddConsumerHandler(name, topic, b.retries.Subscriber(consumer, transport), func(*message.Message) error {
@@ -259,12 +235,10 @@ func TestTrap51RenamedHandlerKeepsItsInbox(t *testing.T) {
 			if !transport.deliver(t, message.NewMessage("m1", nil)) {
 				t.Errorf("%s: not acked", name)
 			}
-			if err := errors.Join(router.Close(), <-ended); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, errors.Join(router.Close(), <-ended))
 		}
-		if n := calls.Load(); n != 1 || b.count(`once_inbox WHERE consumer = 'payments'`) != 1 {
-			t.Errorf("%d calls, %d rows in the inbox", n, b.count(`once_inbox`))
+		if n := calls.Load(); n != 1 || b.Count(`once_inbox WHERE consumer = 'payments'`) != 1 {
+			t.Errorf("%d calls, %d rows in the inbox", n, b.Count(`once_inbox`))
 		}
 	})
 }

@@ -27,18 +27,14 @@ func (b *bench) putUnrunnable(ordered bool) {
 		b.store("damaged-1", "damaged-2", "killer-1", "killer-2")
 	} else {
 		for _, id := range []string{"damaged-1", "killer-1"} {
-			if err := b.parked.Deliver(b.Context(), topic, []string{consumer}, keyed(id)); err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, b.parked.Deliver(b.Context(), topic, []string{consumer}, keyed(id)))
 		}
 	}
 	for _, change := range []string{
 		`UPDATE {parked} SET envelope = digest, attempts = 1 WHERE message_id = 'damaged-1'`,
 		`UPDATE {parked} SET crashes = 3, attempts = 1 WHERE message_id = 'killer-1'`,
 	} {
-		if _, err := b.ExecContext(b.Context(), b.parked.Dialect().SQL(change)); err != nil {
-			b.Fatal(err)
-		}
+		kit.Exec(b, b, b.parked.Dialect().SQL(change))
 	}
 }
 
@@ -47,11 +43,9 @@ func (b *bench) putUnrunnable(ordered bool) {
 func (b *bench) quarantineFor(told chan<- poison.Entry, logs *kit.Logs) *poison.Store {
 	b.Helper()
 	q, err := poison.New(b.DB, poison.Config{
-		Schema: b.config, Logger: logs, OnQuarantine: func(e poison.Entry) { told <- e },
+		Schema: b.Config, Logger: logs, OnQuarantine: func(e poison.Entry) { told <- e },
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return q
 }
 
@@ -79,7 +73,7 @@ func TestUnrunnableRowsPassThroughTheChain(t *testing.T) {
 			if e.Reason != reasons[e.MessageID] || e.Attempts != 1 || e.Consumer != consumer {
 				t.Errorf("entry %+v", e)
 			}
-			b.eventually("it is logged", func() bool { return logs.Has("Message is quarantined", fmt.Sprint("entry=", e.ID)) })
+			b.Eventually("it is logged", func() bool { return logs.Has("Message is quarantined", fmt.Sprint("entry=", e.ID)) })
 		}
 		b.polls(10)
 		if rows := b.entries(parkedrows.Quarantined); len(rows) != 2 || len(b.entries("")) != 2 || len(told) > 0 {
@@ -134,11 +128,9 @@ func TestUnrunnableRowsAreKeptWithoutPoison(t *testing.T) {
 				b.putUnrunnable(false)
 				b.runWith(neverCalled(t), chain(b)...)
 				for _, entry := range b.entries("") {
-					b.eventually("the error is logged", func() bool { return logs.Has("cannot be quarantined", fmt.Sprint("entry=", entry.ID)) })
+					b.Eventually("the error is logged", func() bool { return logs.Has("cannot be quarantined", fmt.Sprint("entry=", entry.ID)) })
 				}
-				if err := b.router.Close(); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, b.router.Close())
 				waiting := b.entries(parkedrows.Waiting)
 				if len(waiting) != 2 || slices.Max([]int{waiting[0].Crashes, waiting[1].Crashes}) != 3 {
 					t.Fatalf("rows %+v", waiting)
@@ -201,13 +193,13 @@ func TestKeyOrderAfterUnrunnableRows(t *testing.T) {
 					handled = append(handled, msg.UUID)
 					return nil
 				})
-				b.eventually("both are in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 2 })
+				b.Eventually("both are in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 2 })
 				left := 2
 				if c.want == "" {
 					left = 4
 					b.polls(10)
 				}
-				b.eventually("their successors are handled, or wait", func() bool { return len(b.entries("")) == left })
+				b.Eventually("their successors are handled, or wait", func() bool { return len(b.entries("")) == left })
 				mu.Lock()
 				defer mu.Unlock()
 				if slices.Sort(handled); strings.Join(handled, " ") != c.want {
@@ -234,9 +226,7 @@ func TestUnrunnableRowIsGivenBackAtShutdown(t *testing.T) {
 		}
 		b.runWith(neverCalled(t), untilClosing, b.quarantineFor(told, &kit.Logs{}).Middleware, b.retries.Middleware)
 		<-entered
-		if err := b.router.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.router.Close())
 		for _, row := range b.entries("") {
 			if row.State != parkedrows.Waiting || row.Crashes > 3 || row.DueAt.After(time.Now().Add(time.Second)) {
 				t.Errorf("row %+v", row)

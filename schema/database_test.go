@@ -123,9 +123,7 @@ func TestDatabaseOfAnotherKindIsRefusedInTransaction(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		other := map[string]schema.Dialect{"postgres": schema.SQLite, "sqlite": schema.PostgreSQL}[db.Dialect]
 		tx, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		defer func() { _ = tx.Rollback() }()
 		want := map[string]string{
 			"postgres": `Dialect is "sqlite", the database is not SQLite: use a database of that kind`,
@@ -146,10 +144,7 @@ func TestDatabaseWithOtherEncodingIsRefused(t *testing.T) {
 	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
 		t.Run(encoding, func(t *testing.T) {
 			db := kit.PostgresIn(t, encoding)
-			var name string
-			if err := db.QueryRowContext(t.Context(), `SELECT current_database()`).Scan(&name); err != nil {
-				t.Fatal(err)
-			}
+			name := kit.One[string](t, db, `SELECT current_database()`)
 			want := fmt.Sprintf("the database is not in UTF-8: database %q is encoded in %s: "+
 				"make one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, and move the data with pg_dump and pg_restore",
 				name, encoding)
@@ -170,12 +165,8 @@ func TestSQLiteInUTF16IsAccepted(t *testing.T) {
 	t.Parallel()
 	db := kit.SQLite(t)
 	db.SetMaxOpenConns(1)
-	if _, err := db.ExecContext(t.Context(), `PRAGMA encoding = 'UTF-16'`); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(schema.Up(t.Context(), db.DB, configFor(db)), schema.Check(t.Context(), db.DB, configFor(db))); err != nil {
-		t.Error(err)
-	}
+	kit.Exec(t, db, `PRAGMA encoding = 'UTF-16'`)
+	kit.Check(t, errors.Join(schema.Up(t.Context(), db.DB, configFor(db)), schema.Check(t.Context(), db.DB, configFor(db))))
 }
 
 // Trap 91. Durability names each setting that lets a crash undo a commit. If a message
@@ -215,12 +206,8 @@ func TestDurabilityNamesSettingThatLosesCommits(t *testing.T) {
 			test.db.SetMaxOpenConns(1) // makes sure that the setting applies to all queries
 			test.db.SetConnMaxIdleTime(0)
 			config := configFor(test.db)
-			if err := schema.Up(t.Context(), test.db.DB, config); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := test.db.ExecContext(t.Context(), test.statement); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, schema.Up(t.Context(), test.db.DB, config))
+			kit.Exec(t, test.db, test.statement)
 			err := schema.Durability(t.Context(), test.db.DB, config)
 			switch {
 			case test.want == "" && err != nil:
@@ -238,21 +225,14 @@ func TestTrap116_CheckRefusesRowLevelSecurity(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	byDay := schema.Config{Inbox: schema.ByDay}
-	if err := schema.Up(t.Context(), db.DB, byDay); err != nil {
-		t.Fatal(err)
-	}
-	var name string
-	if err := db.QueryRowContext(t.Context(), `SELECT current_database()`).Scan(&name); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, byDay))
+	name := kit.One[string](t, db, `SELECT current_database()`)
 	role := name + "_rls"
 	exec(t, db.DB, `CREATE ROLE "`+role+`"`,
 		fmt.Sprintf(`GRANT SELECT ON once_migrations, once_outbox, once_inbox TO %q; GRANT INSERT (topic) ON once_parked TO %[1]q`, role))
 	db.SetMaxOpenConns(1) // so that SET ROLE applies to all statements
 	t.Cleanup(func() {
-		if _, err := db.Exec(fmt.Sprintf(`RESET ROLE; DROP OWNED BY %q; DROP ROLE %[1]q`, role)); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, kit.Err(db.Exec(fmt.Sprintf(`RESET ROLE; DROP OWNED BY %q; DROP ROLE %[1]q`, role))))
 	})
 
 	for _, c := range []struct{ behaviour, before, table string }{
@@ -294,9 +274,7 @@ func TestTrap118_CheckPrintsTheRepairOfSequences(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	byDay := schema.Config{Sent: schema.ByDay}
-	if err := schema.Up(t.Context(), db.DB, byDay); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, byDay))
 	add := func(id, key string, age int) {
 		t.Helper()
 		exec(t, db.DB, fmt.Sprintf(`INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata)

@@ -19,9 +19,7 @@ func withPath(t *testing.T, db kit.Database, path string) *sql.DB {
 		separator = "&"
 	}
 	other, err := sql.Open("postgres", db.DSN+separator+"search_path="+path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = other.Close() })
 	return other
 }
@@ -38,9 +36,7 @@ func exec(t *testing.T, db *sql.DB, statements ...string) {
 // outboxes returns how many outboxes the database contains.
 func outboxes(t *testing.T, db *sql.DB) (n int) {
 	t.Helper()
-	if err := db.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_class WHERE relname = 'once_outbox'`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_class WHERE relname = 'once_outbox'`).Scan(&n))
 	return n
 }
 
@@ -50,9 +46,7 @@ func TestTrap115_UpDoesNotCreateASecondSetOfTables(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	path := withPath(t, db, "app,public")
-	if err := schema.Up(t.Context(), path, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), path, schema.Config{}))
 	exec(t, db.DB, `CREATE SCHEMA app`)
 	exec(t, path, `SELECT 1`)
 
@@ -64,9 +58,7 @@ func TestTrap115_UpDoesNotCreateASecondSetOfTables(t *testing.T) {
 		t.Errorf("Up returned\n%v, want\n%s", err, want)
 	}
 	text, err := schema.SQL(schema.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	const quoted = `the tables are in schema public, which is not the first schema of the search path: ` +
 		`set the schema in schema.Config or with --schema`
 	if _, err := path.ExecContext(t.Context(), text); err == nil || !strings.Contains(err.Error(), quoted) {
@@ -91,9 +83,7 @@ func TestTrap115_UpDoesNotCreateASecondSetOfTables(t *testing.T) {
 	}
 
 	// A second set is created if the configuration asks for it.
-	if err := schema.Up(t.Context(), path, schema.Config{Schema: "app"}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), path, schema.Config{Schema: "app"}))
 	if n := outboxes(t, db.DB); n != 2 {
 		t.Fatalf("%d outboxes, want 2", n)
 	}
@@ -121,9 +111,7 @@ func TestTrap115_UpDoesNotCreateASecondSetOfTables(t *testing.T) {
 func TestTrap115_TableThatHidesAnotherIsRefused(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	exec(t, db.DB, `CREATE SCHEMA app`)
 	for statement, want := range map[string]string{
 		`CREATE TABLE app.once_inbox (x integer)`:                         `the schemas "app" and "public"`,

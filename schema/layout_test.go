@@ -17,31 +17,21 @@ var byDay = schema.Config{Inbox: schema.ByDay}
 func TestUpConvertsPlainInboxToByDay(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	exec := func(query string) error {
 		_, err := db.ExecContext(t.Context(), query)
 		return err
 	}
 	count := func(what string) (n int) {
 		t.Helper()
-		if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n))
 		return n
 	}
-	err := exec(`INSERT INTO once_inbox (message_id, consumer, digest) SELECT n::text, 'payments', '' FROM generate_series(1, 1000) AS n`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, exec(`INSERT INTO once_inbox (message_id, consumer, digest) SELECT n::text, 'payments', '' FROM generate_series(1, 1000) AS n`))
 	file := func() (n int) { // returns the number of the file that contains the rows; it stays the same if the rows were not copied
 		t.Helper()
-		err := db.QueryRowContext(t.Context(), `
-			SELECT max(pg_relation_filenode(oid)::bigint) FROM pg_class WHERE relname IN ('once_inbox', 'once_inbox_default')`).Scan(&n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRowContext(t.Context(), `
+			SELECT max(pg_relation_filenode(oid)::bigint) FROM pg_class WHERE relname IN ('once_inbox', 'once_inbox_default')`).Scan(&n))
 		return n
 	}
 	before := file()
@@ -52,12 +42,8 @@ func TestUpConvertsPlainInboxToByDay(t *testing.T) {
 		t.Errorf("Check of a plain inbox for ByDay: %v, want %s", err, plain)
 	}
 	for range 2 {
-		if err := schema.Up(t.Context(), db.DB, byDay); err != nil {
-			t.Fatal(err)
-		}
-		if err := schema.Check(t.Context(), db.DB, byDay); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, byDay))
+		kit.OK(t, schema.Check(t.Context(), db.DB, byDay))
 	}
 	if n := count(`once_inbox`); n != 1000 || file() != before {
 		t.Errorf("%d rows of 1000, copied: %v", n, file() != before)
@@ -77,7 +63,7 @@ func TestUpConvertsPlainInboxToByDay(t *testing.T) {
 	}
 
 	// This is the conversion back to Plain that docs/tables.md describes.
-	if err := exec(`
+	kit.OK(t, exec(`
 		BEGIN;
 		ALTER TABLE once_inbox RENAME TO once_inbox_days;
 		CREATE TABLE once_inbox (LIKE once_inbox_days INCLUDING DEFAULTS);
@@ -85,9 +71,7 @@ func TestUpConvertsPlainInboxToByDay(t *testing.T) {
 		DROP TABLE once_inbox_days;
 		ALTER TABLE once_inbox ADD PRIMARY KEY (message_id, consumer);
 		CREATE INDEX once_inbox_processed ON once_inbox (processed_at);
-		COMMIT`); err != nil {
-		t.Fatal(err)
-	}
+		COMMIT`))
 	if err := schema.Check(t.Context(), db.DB, schema.Config{}); err != nil || count(`once_inbox`) != 1000 {
 		t.Errorf("%v, with %d rows", err, count(`once_inbox`))
 	}
@@ -101,15 +85,9 @@ func TestSQLByDayEqualsUp(t *testing.T) {
 	db := kit.Postgres(t)
 	config := schema.Config{Prefix: "mine_", Inbox: schema.ByDay}
 	text, err := schema.SQL(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.ExecContext(t.Context(), text); err != nil {
-		t.Fatal(err)
-	}
-	if err := schema.Check(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.Exec(t, db, text)
+	kit.OK(t, schema.Check(t.Context(), db.DB, config))
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
 		t.Fatalf("Up after SQL: %v", err)
 	}
@@ -120,26 +98,16 @@ func TestSQLByDayEqualsUp(t *testing.T) {
 func TestInboxIsNotConvertedWhileInUse(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	_, err = tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', 'payments', '')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if err := schema.Up(t.Context(), db.DB, byDay); err == nil || !strings.Contains(err.Error(), "lock timeout") {
 		t.Errorf("Up returned %v", err)
 	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	if err := schema.Up(t.Context(), db.DB, byDay); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tx.Commit())
+	kit.OK(t, schema.Up(t.Context(), db.DB, byDay))
 }
 
 func TestTrap30ManyProcessesConvertOneInbox(t *testing.T) {
@@ -149,15 +117,11 @@ func TestTrap30ManyProcessesConvertOneInbox(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			if err := schema.Up(t.Context(), db.DB, config); err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, schema.Up(t.Context(), db.DB, config))
 		})
 	}
 	all.Wait()
-	if err := schema.Check(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Check(t.Context(), db.DB, config))
 }
 
 var sentByDay = schema.Config{Sent: schema.ByDay}
@@ -168,9 +132,7 @@ var backToPlain = regexp.MustCompile("(?s)```\n(BEGIN;\nALTER TABLE once_outbox_
 func TestUpConvertsPlainSentLogToByDay(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	exec := func(query string) {
 		t.Helper()
 		if _, err := db.ExecContext(t.Context(), query); err != nil {
@@ -179,11 +141,8 @@ func TestUpConvertsPlainSentLogToByDay(t *testing.T) {
 	}
 	send := func() (id int) {
 		t.Helper()
-		err := db.QueryRowContext(t.Context(), `INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at)
-			VALUES (1, 'm', 't', '', '{}', now()) RETURNING id`).Scan(&id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRowContext(t.Context(), `INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at)
+			VALUES (1, 'm', 't', '', '{}', now()) RETURNING id`).Scan(&id))
 		return id
 	}
 	check := func(config schema.Config, want string) {
@@ -199,9 +158,7 @@ func TestUpConvertsPlainSentLogToByDay(t *testing.T) {
 	check(sentByDay, `the table has another layout: "once_outbox_sent" has no partitions by day: `+
 		`run schema.Up, or apply the end of schema.SQL`)
 	for range 2 {
-		if err := schema.Up(t.Context(), db.DB, sentByDay); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, sentByDay))
 	}
 	check(schema.Config{}, "")
 	check(sentByDay, "")
@@ -219,9 +176,7 @@ func TestUpConvertsPlainSentLogToByDay(t *testing.T) {
 	}
 
 	docs, err := os.ReadFile("../docs/tables.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	back := backToPlain.FindSubmatch(docs)
 	if back == nil {
 		t.Fatal("the docs do not say how to go back")
@@ -241,15 +196,9 @@ func TestSQLWithBothLayoutsEqualsUp(t *testing.T) {
 	db := kit.Postgres(t)
 	config := schema.Config{Prefix: "mine_", Inbox: schema.ByDay, Sent: schema.ByDay}
 	text, err := schema.SQL(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.ExecContext(t.Context(), text); err != nil {
-		t.Fatal(err)
-	}
-	if err := schema.Check(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.Exec(t, db, text)
+	kit.OK(t, schema.Check(t.Context(), db.DB, config))
 	if err := schema.Up(t.Context(), db.DB, config); err != nil {
 		t.Fatalf("Up after SQL: %v", err)
 	}

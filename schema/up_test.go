@@ -30,12 +30,8 @@ func TestUpThenCheck(t *testing.T) {
 			t.Fatalf("before: %v, want %s", err, missing)
 		}
 		for range 2 {
-			if err := schema.Up(t.Context(), db.DB, config); err != nil {
-				t.Fatal(err)
-			}
-			if err := schema.Check(t.Context(), db.DB, config); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, schema.Up(t.Context(), db.DB, config))
+			kit.OK(t, schema.Check(t.Context(), db.DB, config))
 		}
 	})
 }
@@ -44,18 +40,14 @@ func TestCheckDistinguishesOutdatedFromNewer(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := configFor(db)
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		set := func(version, compatibleFrom int) {
 			t.Helper()
 			for _, query := range []string{
 				`DELETE FROM once_migrations`,
 				fmt.Sprintf(`INSERT INTO once_migrations (version, compatible_from) VALUES (%d, %d)`, version, compatibleFrom),
 			} {
-				if _, err := db.ExecContext(t.Context(), query); err != nil {
-					t.Fatal(err)
-				}
+				kit.Exec(t, db, query)
 			}
 		}
 		both := func() map[string]error {
@@ -111,13 +103,9 @@ func TestTrap30FortyProcessesCallUp(t *testing.T) {
 		all.Wait()
 		close(errs)
 		for err := range errs {
-			if err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, err)
 		}
-		if err := schema.Check(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Check(t.Context(), db.DB, config))
 	})
 }
 
@@ -130,16 +118,12 @@ func TestTrap30ManyProcessesCallUpWithAnyIsolation(t *testing.T) {
 			db := kit.Postgres(t)
 			_, err := db.ExecContext(t.Context(), `DO $$BEGIN
 				EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+isolation+`'); END$$`)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			db.SetMaxIdleConns(0) // a new connection uses the new default
 			var all sync.WaitGroup
 			for range 10 {
 				all.Go(func() {
-					if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-						t.Error(err)
-					}
+					kit.Check(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 				})
 			}
 			all.Wait()
@@ -154,20 +138,14 @@ func TestTrap30UpWaitsUntilItCanConnectToSQLite(t *testing.T) {
 	file := "file:" + filepath.Join(t.TempDir(), "new.db")
 	open := func(parameters string) *sql.DB {
 		db, err := sql.Open("sqlite", file+parameters)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		t.Cleanup(func() { _ = db.Close() })
 		return db
 	}
 	other := open("?_txlock=exclusive")
 	tx, err := other.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.ExecContext(t.Context(), `CREATE TABLE others (id INTEGER)`); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.Exec(t, tx, `CREATE TABLE others (id INTEGER)`)
 	config := schema.Config{Dialect: schema.SQLite}
 	db := open("?_pragma=journal_mode(WAL)")
 	ended := make(chan error, 1)
@@ -177,12 +155,8 @@ func TestTrap30UpWaitsUntilItCanConnectToSQLite(t *testing.T) {
 		t.Fatalf("Up did not wait: %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	kit.OK(t, tx.Commit())
+	kit.Check(t, <-ended)
 }
 
 // Up restores the settings of its connection, because the connection belongs to the
@@ -191,9 +165,7 @@ func TestUpRestoresConnectionSettings(t *testing.T) {
 	t.Parallel()
 	db := kit.SQLite(t)
 	db.SetMaxOpenConns(1)
-	if err := schema.Up(t.Context(), db.DB, configFor(db)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, configFor(db)))
 	var timeout int
 	if err := db.QueryRowContext(t.Context(), `PRAGMA busy_timeout`).Scan(&timeout); err != nil || timeout != 10_000 {
 		t.Fatalf("%v, the timeout is %d", err, timeout)
@@ -206,15 +178,9 @@ func TestSQLEqualsUp(t *testing.T) {
 		config := configFor(db)
 		config.Prefix = "mine_"
 		text, err := schema.SQL(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := db.ExecContext(t.Context(), text); err != nil {
-			t.Fatal(err)
-		}
-		if err := schema.Check(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
+		kit.Exec(t, db, text)
+		kit.OK(t, schema.Check(t.Context(), db.DB, config))
 		if err := schema.Up(t.Context(), db.DB, config); err != nil {
 			t.Fatalf("Up after SQL: %v", err)
 		}
@@ -225,9 +191,7 @@ func TestFailedMigrationIsRolledBack(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		// The last table of the migration exists already, so the migration fails.
-		if _, err := db.ExecContext(t.Context(), `CREATE TABLE once_audit (x integer)`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `CREATE TABLE once_audit (x integer)`)
 		err := schema.Up(t.Context(), db.DB, configFor(db))
 		want := "schema: up: migration 0001 tables: " + map[string]string{
 			"postgres": `pq: relation "once_audit" already exists (42P07)`,
@@ -250,26 +214,16 @@ func TestUpDoesNotNeedRightToCreateExistingSchema(t *testing.T) {
 		`CREATE ROLE ` + role,
 		`CREATE SCHEMA app AUTHORIZATION ` + role,
 	} {
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, statement)
 	}
 	t.Cleanup(func() {
 		_, err := db.Exec(`DROP SCHEMA app CASCADE; DROP ROLE ` + role)
-		if err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, err)
 	})
 	db.SetMaxOpenConns(1) // makes sure that the role applies to all queries
-	if _, err := db.ExecContext(t.Context(), `SET ROLE `+role); err != nil {
-		t.Fatal(err)
-	}
-	if err := schema.Up(t.Context(), db.DB, schema.Config{Schema: "app"}); err != nil {
-		t.Error(err)
-	}
-	if _, err := db.Exec(`RESET ROLE`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, db, `SET ROLE `+role)
+	kit.Check(t, schema.Up(t.Context(), db.DB, schema.Config{Schema: "app"}))
+	kit.OK(t, kit.Err(db.Exec(`RESET ROLE`)))
 }
 
 func keepDigits(r rune) rune {
@@ -284,21 +238,15 @@ func keepDigits(r rune) rune {
 func TestDialectsHaveTheSameColumns(t *testing.T) {
 	t.Parallel()
 	columns := func(db kit.Database, query string) []string {
-		if err := schema.Up(t.Context(), db.DB, configFor(db)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, configFor(db)))
 		rows, err := db.QueryContext(t.Context(), query)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		defer rows.Close()
 		var all []string
 		for rows.Next() {
 			var table, column string
 			var notNull bool
-			if err := rows.Scan(&table, &column, &notNull); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, rows.Scan(&table, &column, &notNull))
 			all = append(all, fmt.Sprintf("%s.%s", table, column))
 		}
 		if err := rows.Err(); err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -321,9 +269,7 @@ func TestDialectsHaveTheSameColumns(t *testing.T) {
 func openPostgres(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("postgres", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -335,9 +281,7 @@ func TestSQLFromFitsOneVersionOnly(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := configFor(db)
 		all, err := schema.SQLFrom(config, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if whole, err := schema.SQL(config); err != nil || whole != all {
 			t.Errorf("SQL is not SQLFrom 0: %v", err)
 		}

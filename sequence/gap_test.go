@@ -29,7 +29,7 @@ func TestEarlyVersionIsHeldUntilEarlierOnesArrive(t *testing.T) {
 		b.run(hold, nil)
 		b.publish("a3", "a2", "b1")
 		b.early(2)
-		b.eventually("the other aggregate does not wait", func() bool { return b.effects("b") == "b1" })
+		b.Eventually("the other aggregate does not wait", func() bool { return b.effects("b") == "b1" })
 		for _, e := range b.entries(parkedrows.Waiting) {
 			if e.Attempts != 0 || e.Error != "" {
 				t.Errorf("charged: %+v", e)
@@ -55,7 +55,7 @@ func TestNextVersionIsHandledAtOnce(t *testing.T) {
 		b.publish("a3", "a2")
 		b.early(2)
 		b.publish("a1")
-		b.eventually("all are handled", func() bool { return b.effects("a") == "a1 a2 a3" })
+		b.Eventually("all are handled", func() bool { return b.effects("a") == "a1 a2 a3" })
 	})
 }
 
@@ -80,12 +80,12 @@ func TestNextVersionIsFoundWhileItIsParkedAgain(t *testing.T) {
 		b.run(config, nil)
 		b.publish("a2")
 		b.early(1)
-		b.eventually("it is due, and has waited for an hour", func() bool {
+		b.Eventually("it is due, and has waited for an hour", func() bool {
 			return b.change(`early_since = `+b.ago(3600)+`, due_at = `+b.ago(0)) == 1
 		})
 		<-onItsWay
 		b.publish("a1")
-		b.eventually("a1 is applied", func() bool { return b.effects("a") == "a1" })
+		b.Eventually("a1 is applied", func() bool { return b.effects("a") == "a1" })
 		for _, e := range b.entries(parkedrows.Waiting) {
 			if e.MessageID == "a2" && !e.DueAt.After(time.Now()) {
 				t.Errorf("the lease of the claimed version has ended: %+v", e)
@@ -147,13 +147,13 @@ func TestFailedVersionIsNotTheLastVersion(t *testing.T) {
 			return nil
 		})
 		b.publish("a1")
-		b.eventually("it has failed", func() bool {
+		b.Eventually("it has failed", func() bool {
 			entries := b.entries(parkedrows.Waiting)
 			return len(entries) == 1 && entries[0].Attempts == 1
 		})
 		b.publish("a2")
 		<-passed
-		b.eventually("it is due", func() bool { return b.effects("a") == "a2" && b.change(`due_at = `+b.ago(0)) == 1 })
+		b.Eventually("it is due", func() bool { return b.effects("a") == "a2" && b.change(`due_at = `+b.ago(0)) == 1 })
 		b.settle()
 		if got := b.effects("a"); got != "a2" || calls != 1 || len(b.entries("")) != 0 {
 			t.Errorf("effects %s after %d calls, left %+v", got, calls, b.entries(""))
@@ -199,7 +199,7 @@ func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
 		b.run(config, nil)
 		b.publish("c1", "c3")
 		b.early(1)
-		b.eventually("c3 has waited", func() bool { return b.change(`early_since = `+b.ago(20)+`, due_at = `+b.ago(0)) == 1 })
+		b.Eventually("c3 has waited", func() bool { return b.change(`early_since = `+b.ago(20)+`, due_at = `+b.ago(0)) == 1 })
 		<-checked // c3 waits for c2, and not for the first version
 		b.publish("a17", "b4")
 		b.early(3)
@@ -207,7 +207,7 @@ func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
 			t.Errorf("logged too early: %q", logs.Lines())
 		}
 		b.change(`early_since = ` + b.ago(20) + `, due_at = ` + b.ago(0))
-		b.eventually("it is logged", func() bool { return logs.Has("Messages wait") })
+		b.Eventually("it is logged", func() bool { return logs.Has("Messages wait") })
 		b.change(`due_at = ` + b.ago(0))
 		b.early(3)
 		b.end()
@@ -229,7 +229,7 @@ func TestConsumerStartsInTheMiddleOfAnAggregate(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
-		b.exec(`INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
+		b.Exec(`INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
 			VALUES ('projection', 'account', 'a', 16, 1, ` + b.ago(0) + `)`)
 		b.run(hold, nil)
 		b.publish("a18", "a16", "a17")
@@ -252,16 +252,16 @@ func TestHeldVersionBelowTheLastOneDelaysNoOther(t *testing.T) {
 		b.publish("a2")
 		b.early(1)
 		b.postpone(1)
-		b.exec(`INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
+		b.Exec(`INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
 			VALUES ('projection', 'account', 'a', 3, 1, ` + b.ago(0) + `)`)
 		b.publish("a5")
 		b.early(2)
-		b.eventually("it is applied after its window", func() bool {
-			b.exec(`UPDATE once_parked SET early_since = ` + b.ago(90) + `, due_at = ` + b.ago(0) +
+		b.Eventually("it is applied after its window", func() bool {
+			b.Exec(`UPDATE once_parked SET early_since = ` + b.ago(90) + `, due_at = ` + b.ago(0) +
 				` WHERE message_id = 'a5' AND token IS NULL`)
 			return b.effects("a") == "a5"
 		})
-		b.eventually("the lower version is due", func() bool { return b.change(`due_at = `+b.ago(0)) == 1 })
+		b.Eventually("the lower version is due", func() bool { return b.change(`due_at = `+b.ago(0)) == 1 })
 		b.settle()
 		if e := b.quarantined(1)[0]; e.MessageID != "a2" || e.Reason != poison.ReasonGap || b.effects("a") != "a5" {
 			t.Errorf("effects %s, entry %+v", b.effects("a"), e)
@@ -286,18 +286,18 @@ func TestVersionRetriedPastTheWindowIsQuarantined(t *testing.T) {
 			return nil
 		})
 		b.publish("a1")
-		b.eventually("it waits for its next try", func() bool {
+		b.Eventually("it waits for its next try", func() bool {
 			entries := b.entries(parkedrows.Waiting)
 			return len(entries) == 1 && entries[0].Attempts == 1
 		})
 		b.publish("a2")
 		b.early(1)
-		b.eventually("its window is over", func() bool {
-			b.exec(`UPDATE once_parked SET early_since = ` + b.ago(90) + `, due_at = ` + b.ago(0) +
+		b.Eventually("its window is over", func() bool {
+			b.Exec(`UPDATE once_parked SET early_since = ` + b.ago(90) + `, due_at = ` + b.ago(0) +
 				` WHERE early_since IS NOT NULL AND token IS NULL`)
 			return b.effects("a") == "a2"
 		})
-		b.eventually("the first is due", func() bool { return b.change(`due_at = `+b.ago(0)) == 1 })
+		b.Eventually("the first is due", func() bool { return b.change(`due_at = `+b.ago(0)) == 1 })
 		b.settle()
 		entries := b.entries(parkedrows.Quarantined)
 		if len(entries) != 1 || entries[0].MessageID != "a1" || entries[0].Reason != poison.ReasonGap {

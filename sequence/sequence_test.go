@@ -35,9 +35,7 @@ func TestOlderVersionsAreIgnored(t *testing.T) {
 		}
 		same := event("a6")
 		same.UUID = "a6, again"
-		if err := b.transport.Publish("accounts", same); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.transport.Publish("accounts", same))
 		b.settle()
 		if got := b.effects("a"); got != "a2 a5 a6" {
 			t.Errorf("effects %s", got)
@@ -97,7 +95,7 @@ func TestConcurrentVersionsAreDecidedOneAfterAnother(t *testing.T) {
 				<-entered
 				if b.Dialect == "postgres" {
 					b.publish(c.second)
-					b.eventually("the second waits", func() bool { return b.blocked() })
+					b.Eventually("the second waits", func() bool { return b.blocked() })
 				}
 				close(finish)
 				if b.Dialect != "postgres" { // SQLite has one writer, so the second transaction always waits
@@ -116,11 +114,8 @@ func TestConcurrentVersionsAreDecidedOneAfterAnother(t *testing.T) {
 func (b *bench) blocked() bool {
 	b.Helper()
 	var n int
-	err := b.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM pg_stat_activity
-		WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%once_versions%'`).Scan(&n)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, b.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%once_versions%'`).Scan(&n))
 	return n > 0
 }
 
@@ -144,9 +139,7 @@ func TestAggregateMetadata(t *testing.T) {
 			msg := event("a9")
 			msg.UUID = id
 			change(msg.Metadata)
-			if err := b.transport.Publish("accounts", msg); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, b.transport.Publish("accounts", msg))
 		}
 		b.settle()
 		if got := strings.Count(b.effects("x"), "x-"); got != 3 {
@@ -172,15 +165,11 @@ func TestMiddlewareOutsideOfTheChainFailsWithoutACharge(t *testing.T) {
 	db := kit.SQLite(t)
 	b := newBench(t, db)
 	config := hold
-	config.Schema, config.Tx = b.schema, dedup.TxFromContext
+	config.Schema, config.Tx = b.Config, dedup.TxFromContext
 	order, err := sequence.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.schema, Consumer: "projection"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.Config, Consumer: "projection"})
+	kit.OK(t, err)
 	h := order.Middleware(func(*message.Message) ([]*message.Message, error) {
 		t.Error("the handler was called")
 		return nil, nil
@@ -210,15 +199,11 @@ func TestTrap117_NoEffectWithoutTheVersion(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		config := hold
-		config.Schema, config.Tx = b.schema, dedup.TxFromContext
+		config.Schema, config.Tx = b.Config, dedup.TxFromContext
 		order, err := sequence.New(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.schema, Consumer: "projection"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
+		inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.Config, Consumer: "projection"})
+		kit.OK(t, err)
 		handle := inbox.Middleware(order.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			tx, _ := dedup.TxFromContext(msg.Context())
 			return nil, effect(msg.Context(), tx, msg.UUID)
@@ -255,15 +240,11 @@ func TestFailedTransactionOfAnOuterMiddlewareIsCharged(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t))
 	config := hold
-	config.Schema, config.Tx = b.schema, dedup.TxFromContext
+	config.Schema, config.Tx = b.Config, dedup.TxFromContext
 	order, err := sequence.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.schema, Consumer: "projection"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.Config, Consumer: "projection"})
+	kit.OK(t, err)
 	inner := order.Middleware(func(*message.Message) ([]*message.Message, error) {
 		t.Error("the handler was called")
 		return nil, nil

@@ -33,10 +33,8 @@ var errHandler = errors.New("handler failed")
 
 // bench is a consumer of the embedded transport, with its own tables.
 type bench struct {
-	*testing.T
-	kit.Database
+	*kit.Bench
 
-	schema     schema.Config
 	parked     *parkedrows.Store
 	transport  *embedded.Transport
 	poison     *poison.Store
@@ -53,36 +51,25 @@ type handler func(msg *message.Message) error
 
 func newBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()
-	b := &bench{T: t, Database: db, schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-	err := schema.Up(t.Context(), db.DB, b.schema)
+	b := &bench{Bench: kit.NewBench(t, db, schema.Config{})}
+	var err error
+	b.parked, err = parkedrows.NewStore(db.DB, b.Config)
 	if err == nil {
-		b.parked, err = parkedrows.NewStore(db.DB, b.schema)
-	}
-	if err == nil {
-		b.transport, err = embedded.New(db.DB, embedded.Config{Schema: b.schema})
+		b.transport, err = embedded.New(db.DB, embedded.Config{Schema: b.Config})
 	}
 	if err == nil {
-		b.poison, err = poison.New(db.DB, poison.Config{Schema: b.schema})
+		b.poison, err = poison.New(db.DB, poison.Config{Schema: b.Config})
 	}
 	if err == nil {
-		b.quarantine, err = quarantine.New(db.DB, operate.Config{Schema: b.schema})
+		b.quarantine, err = quarantine.New(db.DB, operate.Config{Schema: b.Config})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	number := "n INTEGER PRIMARY KEY AUTOINCREMENT"
 	if db.Dialect == "postgres" {
 		number = "n BIGINT GENERATED ALWAYS AS IDENTITY"
 	}
-	b.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`)
+	b.Exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`)
 	return b
-}
-
-func (b *bench) exec(query string) {
-	b.Helper()
-	if _, err := b.ExecContext(context.WithoutCancel(b.Context()), query); err != nil {
-		b.Fatal(err)
-	}
 }
 
 // change updates the parked rows that are not claimed. It returns the number of updated
@@ -93,9 +80,7 @@ func (b *bench) change(set string) (rows int64) {
 	if err == nil {
 		rows, err = result.RowsAffected()
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return rows
 }
 
@@ -111,27 +96,19 @@ func (b *bench) ago(seconds int) string {
 // run runs the consumer until b.end is called or the test ends.
 func (b *bench) run(config sequence.Config, h handler) {
 	b.Helper()
-	config.Schema, config.Tx = b.schema, dedup.TxFromContext
+	config.Schema, config.Tx = b.Config, dedup.TxFromContext
 	order, err := sequence.New(config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	retries, err := retry.New(b.DB, retry.Config{
-		Schema: b.schema, KeyOrder: b.order, Concurrency: b.atOnce,
+		Schema: b.Config, KeyOrder: b.order, Concurrency: b.atOnce,
 		PollInterval: cmp.Or(b.poll, 20*time.Millisecond), Logger: kit.Logger(b.T),
 		Policy: retry.Policy{Immediate: -1, Delayed: 2, Base: 50 * time.Millisecond, Factor: 1, Jitter: -1},
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.schema})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.Config})
+	kit.OK(b, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	router.AddMiddleware(b.poison.Middleware, retries.Middleware, b.tell, inbox.Middleware, order.Middleware)
 	router.AddConsumerHandler("projection", "accounts", retries.Subscriber("projection", b.transport.Subscriber()),
 		func(msg *message.Message) error {
@@ -152,9 +129,7 @@ func (b *bench) run(config sequence.Config, h handler) {
 			return
 		}
 		done = true
-		if err := errors.Join(router.Close(), <-stopped); err != nil {
-			b.Error(err)
-		}
+		kit.Check(b, errors.Join(router.Close(), <-stopped))
 	}
 	b.Cleanup(b.end)
 }
@@ -188,9 +163,7 @@ func event(name string) *message.Message {
 func (b *bench) publish(names ...string) {
 	b.Helper()
 	for _, name := range names {
-		if err := b.transport.Publish("accounts", event(name)); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.transport.Publish("accounts", event(name)))
 	}
 }
 
@@ -199,23 +172,17 @@ func (b *bench) publish(names ...string) {
 func (b *bench) effects(aggregate string) string {
 	b.Helper()
 	rows, err := b.QueryContext(context.WithoutCancel(b.Context()), `SELECT message_id FROM effects ORDER BY n`)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	defer rows.Close()
 	var ids []string
 	for rows.Next() {
 		var id string
-		if err := rows.Scan(&id); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, rows.Scan(&id))
 		if strings.HasPrefix(id, aggregate) {
 			ids = append(ids, id)
 		}
 	}
-	if err := rows.Err(); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, rows.Err())
 	return strings.Join(ids, " ")
 }
 
@@ -239,16 +206,14 @@ func (b *bench) quarantined(n int) []rows.Row {
 // settle waits until no message is waiting or held.
 func (b *bench) settle() {
 	b.Helper()
-	b.eventually("nothing waits", func() bool { return len(b.entries(parkedrows.Waiting))+len(b.entries(parkedrows.Held)) == 0 })
+	b.Eventually("nothing waits", func() bool { return len(b.entries(parkedrows.Waiting))+len(b.entries(parkedrows.Held)) == 0 })
 }
 
 // replay replays an entry of the quarantine, and waits until no message is waiting or
 // held.
 func (b *bench) replay(entry rows.Row) {
 	b.Helper()
-	if err := b.quarantine.Replay(b.Context(), operate.Act{Actor: "test"}, entry.ID); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, b.quarantine.Replay(b.Context(), operate.Act{Actor: "test"}, entry.ID))
 	b.settle()
 }
 
@@ -256,24 +221,16 @@ func (b *bench) replay(entry rows.Row) {
 // only when the version before it is applied.
 func (b *bench) postpone(n int64) {
 	b.Helper()
-	b.eventually("they wait for an hour", func() bool { return b.change(`due_at = `+b.ago(-3600)) == n })
-}
-
-func (b *bench) eventually(what string, cond func() bool) {
-	b.Helper()
-	kit.Eventually(b.T, time.Minute, what, cond)
+	b.Eventually("they wait for an hour", func() bool { return b.change(`due_at = `+b.ago(-3600)) == n })
 }
 
 // early waits until n messages are held because they are early.
 func (b *bench) early(n int) {
 	b.Helper()
-	b.eventually(fmt.Sprintf("%d are held", n), func() bool {
+	b.Eventually(fmt.Sprintf("%d are held", n), func() bool {
 		var early int
-		err := b.QueryRowContext(context.WithoutCancel(b.Context()),
-			`SELECT COUNT(*) FROM once_parked WHERE early_since IS NOT NULL AND state = 'waiting'`).Scan(&early)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.QueryRowContext(context.WithoutCancel(b.Context()),
+			`SELECT COUNT(*) FROM once_parked WHERE early_since IS NOT NULL AND state = 'waiting'`).Scan(&early))
 		return early == n
 	})
 }

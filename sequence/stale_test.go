@@ -69,9 +69,7 @@ func TestTrap117_LateVersionHasNoEffectIfItIsNotWritten(t *testing.T) {
 		b.publish("a1")
 		b.settle()
 		allow := kit.Ignore(t, db.DB, db.Dialect, "UPDATE", "once_versions", "NEW.version = OLD.version AND NEW.version = 2")
-		if err := b.quarantine.Replay(t.Context(), operate.Act{Actor: "test"}, b.quarantined(1)[0].ID); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.quarantine.Replay(t.Context(), operate.Act{Actor: "test"}, b.quarantined(1)[0].ID))
 		if err := <-ignored; !chain.Of(err).NotCalled {
 			t.Errorf("the disposition of %v counts an attempt", err)
 		}
@@ -112,18 +110,16 @@ func TestOnStaleMergesInTheTransaction(t *testing.T) {
 				b.run(config, nil)
 				b.publish("a3")
 				b.settle()
-				b.eventually("the third is applied", func() bool { return b.effects("a") == "a3" })
+				b.Eventually("the third is applied", func() bool { return b.effects("a") == "a3" })
 				b.publish("a2")
-				b.eventually("the second is merged", func() bool { return b.effects("a") == "a3 a2, merged" })
+				b.Eventually("the second is merged", func() bool { return b.effects("a") == "a3 a2, merged" })
 				for _, name := range []string{"a2", "a3"} {
 					again := event(name)
 					again.UUID += ", from elsewhere"
-					if err := b.transport.Publish("accounts", again); err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, b.transport.Publish("accounts", again))
 				}
 				b.publish("a4")
-				b.eventually("the next version is applied", func() bool { return b.effects("a") == "a3 a2, merged a4" })
+				b.Eventually("the next version is applied", func() bool { return b.effects("a") == "a3 a2, merged a4" })
 				b.settle()
 				b.end()
 				if got := b.effects("a"); got != "a3 a2, merged a4" || len(b.entries("")) != 0 || len(gaps) != 2 {
@@ -160,14 +156,12 @@ func TestReplayOfAStaleVersionIsNotResolved(t *testing.T) {
 			return nil
 		})
 		b.publish("a1", "b1")
-		b.eventually("the first ones fail", func() bool { return len(b.entries(parkedrows.Quarantined)) == 2 })
+		b.Eventually("the first ones fail", func() bool { return len(b.entries(parkedrows.Quarantined)) == 2 })
 		b.publish("a2", "b2")
-		b.eventually("the second ones are applied", func() bool { return b.effects("a") == "a2" && b.effects("b") == "b2" })
+		b.Eventually("the second ones are applied", func() bool { return b.effects("a") == "a2" && b.effects("b") == "b2" })
 		replay, err := b.quarantine.ReplayMatching(t.Context(), operate.Act{Actor: "test"}, operate.Filter{Consumer: "projection"},
 			operate.Plan{Canary: 1, StopOnFailure: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if replay.State != operate.ReplayFinished || replay.Stale != 2 || replay.Resolved+replay.Failed+replay.Waiting != 0 {
 			t.Errorf("%s: %d stale, %d resolved, %d failed, %d waiting", replay.State, replay.Stale, replay.Resolved, replay.Failed, replay.Waiting)
 		}
@@ -202,26 +196,22 @@ func TestDiscardedVersionTakesEffectUnderAnotherIDOnly(t *testing.T) {
 			t.Helper()
 			msg := event("a2")
 			msg.UUID, msg.Payload = id, []byte(body)
-			if err := b.transport.Publish("accounts", msg); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, b.transport.Publish("accounts", msg))
 		}
 		b.publish("a1", "a2")
-		b.eventually("version 2 fails", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		b.Eventually("version 2 fails", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
 		act := operate.Act{Actor: "test", Why: "the account was corrected"}
-		if err := b.quarantine.Discard(t.Context(), act, b.quarantined(1)[0].ID); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.quarantine.Discard(t.Context(), act, b.quarantined(1)[0].ID))
 		send("a2", "body of a2")
 		send("a2", "another body")
-		b.eventually("the collision is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
+		b.Eventually("the collision is in quarantine", func() bool { return len(b.entries(parkedrows.Quarantined)) == 1 })
 		b.settle()
 		if e := b.quarantined(1)[0]; e.Reason != poison.ReasonCollision || string(e.Message.Payload) != "another body" {
 			t.Errorf("entry %+v", e)
 		}
 		send("a2, again", "body of a2")
 		b.publish("a3")
-		b.eventually("version 3 is applied", func() bool { return b.effects("a") == "a1 a2, again a3" })
+		b.Eventually("version 3 is applied", func() bool { return b.effects("a") == "a1 a2, again a3" })
 		if e := b.quarantined(1)[0]; e.Reason != poison.ReasonCollision {
 			t.Errorf("entry %+v", e)
 		}
@@ -231,13 +221,11 @@ func TestDiscardedVersionTakesEffectUnderAnotherIDOnly(t *testing.T) {
 func TestVersionsShowWhatIsAppliedAndWhatWaits(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
-		versions, err := sequence.NewVersions(db.DB, sequence.VersionsConfig{Schema: b.schema})
-		if err != nil {
-			t.Fatal(err)
-		}
+		versions, err := sequence.NewVersions(db.DB, sequence.VersionsConfig{Schema: b.Config})
+		kit.OK(t, err)
 		b.run(hold, nil)
 		b.publish("a1", "a2", "c1")
-		b.eventually("three versions are applied", func() bool { return b.effects("a") == "a1 a2" && b.effects("c") == "c1" })
+		b.Eventually("three versions are applied", func() bool { return b.effects("a") == "a1 a2" && b.effects("c") == "c1" })
 		b.publish("a4", "a5", "b3")
 		b.early(3)
 
@@ -245,9 +233,7 @@ func TestVersionsShowWhatIsAppliedAndWhatWaits(t *testing.T) {
 		var after sequence.Version
 		for { // each page has one row
 			page, err := versions.List(t.Context(), sequence.VersionFilter{Consumer: "projection", Limit: 1}, after)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if len(page) == 0 {
 				break
 			}
@@ -265,9 +251,7 @@ func TestVersionsShowWhatIsAppliedAndWhatWaits(t *testing.T) {
 		var last sequence.Waiting
 		for {
 			page, err := versions.Waiting(t.Context(), sequence.VersionFilter{Limit: 1}, last)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if len(page) == 0 {
 				break
 			}

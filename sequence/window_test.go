@@ -54,9 +54,7 @@ func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 		b.replay(entries[0])
 		again := event("a2")
 		again.UUID = "a2, again"
-		if err := b.transport.Publish("accounts", again); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.transport.Publish("accounts", again))
 		b.settle()
 		if got := b.effects("a"); got != "a1 a3 a4 a5 a6 a2" || len(b.entries(parkedrows.Quarantined)) != 0 {
 			t.Errorf("effects after the replay: %s, entries %+v", got, b.entries(""))
@@ -165,11 +163,9 @@ func TestWindowContinuesAfterARestart(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		for _, name := range []string{"a2", "a1"} {
-			if err := b.parked.Deliver(t.Context(), "accounts", []string{"projection"}, event(name)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, b.parked.Deliver(t.Context(), "accounts", []string{"projection"}, event(name)))
 		}
-		b.exec(`UPDATE once_parked SET created_at = ` + b.ago(3600))
+		b.Exec(`UPDATE once_parked SET created_at = ` + b.ago(3600))
 		b.run(hold, nil)
 		b.settle()
 		if got := b.effects("a"); got != "a1 a2" {
@@ -179,7 +175,7 @@ func TestWindowContinuesAfterARestart(t *testing.T) {
 		b.publish("a4")
 		b.early(1)
 		b.end()
-		b.exec(`UPDATE once_parked SET early_since = ` + b.ago(3600))
+		b.Exec(`UPDATE once_parked SET early_since = ` + b.ago(3600))
 		config := hold
 		config.AfterWindow = sequence.Apply
 		b.run(config, nil)

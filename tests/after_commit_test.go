@@ -173,22 +173,16 @@ func runAfterCommit(t *testing.T, open func(dsn string) (*sql.DB, error), durabl
 	t.Helper()
 	database := kit.Postgres(t)
 	db, err := open(database.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(8)
-	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
 	a := &afterCommit{T: t, watcher: database.DB, attempts: make(map[string]int), calls: make(map[string]int)}
 	for _, query := range []string{
 		`CREATE TABLE effects (message_id text)`, `CREATE TABLE parents (id text PRIMARY KEY)`,
 		`CREATE TABLE children (parent text REFERENCES parents DEFERRABLE INITIALLY DEFERRED)`,
 	} {
-		if _, err := db.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, query)
 	}
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
 		DurableConsumers: durable,
@@ -199,13 +193,9 @@ func runAfterCommit(t *testing.T, open func(dsn string) (*sql.DB, error), durabl
 		},
 		Logger: kit.Logger(t),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	sub := kit.NewSubscriber()
 	add(consumer, router, "payments", sub, a)
 	ended := make(chan error, 1)
@@ -216,9 +206,7 @@ func runAfterCommit(t *testing.T, open func(dsn string) (*sql.DB, error), durabl
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := errors.Join(router.Close(), <-ended); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, errors.Join(router.Close(), <-ended))
 	}()
 
 	deliver := func(ids ...string) { // delivers all messages at the same time, and waits for their acks

@@ -46,9 +46,7 @@ type chain struct {
 func newChain(t *testing.T, db *sql.DB, amqpURL string) *chain {
 	t.Helper()
 	c := &chain{T: t, db: db, amqpURL: amqpURL, queues: "quorum"}
-	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
 	// The table has no unique constraint, so that a repeated effect is visible.
 	c.exec(`CREATE TABLE effects (consumer text, message_id text, payload bytea)`)
 	c.build()
@@ -67,13 +65,9 @@ func (c *chain) build() {
 			KeyOrder:     c.order,
 		},
 	})
-	if err != nil {
-		c.Fatal(err)
-	}
+	kit.OK(c, err)
 	c.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err != nil {
-		c.Fatal(err)
-	}
+	kit.OK(c, err)
 }
 
 // config returns a configuration with a fanout exchange for each topic, and a queue for each
@@ -104,12 +98,8 @@ func (c *chain) handle(consumer, topic string, h once.HandlerFunc) {
 func (c *chain) declare(consumer, topic string) *rabbit.Subscriber {
 	c.Helper()
 	sub, err := rabbit.NewSubscriber(c.config(consumer), rabbit.SubscriberConfig{Logger: kit.Logger(c.T)})
-	if err != nil {
-		c.Fatal(err)
-	}
-	if err := sub.SubscribeInitialize(topic); err != nil {
-		c.Fatal(err)
-	}
+	kit.OK(c, err)
+	kit.OK(c, sub.SubscribeInitialize(topic))
 	return sub
 }
 
@@ -144,16 +134,12 @@ func (c *chain) startRouter() {
 func (c *chain) startForwarder() {
 	c.Helper()
 	publisher, err := rabbit.NewPublisher(c.config("publisher"), rabbit.PublisherConfig{Logger: kit.Logger(c.T)})
-	if err != nil {
-		c.Fatal(err)
-	}
+	kit.OK(c, err)
 	c.forward, err = forwarder.New(c.db, publisher, forwarder.Config{
 		Logger: kit.Logger(c.T), Backoff: forwarder.Exponential(20*time.Millisecond, 200*time.Millisecond), MaxAttempts: 1000,
 		Window: c.window,
 	})
-	if err != nil {
-		c.Fatal(err)
-	}
+	kit.OK(c, err)
 	ended := make(chan error, 1)
 	go func() { ended <- c.forward.Run(context.WithoutCancel(c.Context())) }()
 	c.Cleanup(func() {
@@ -179,35 +165,25 @@ func record(consumer string) once.HandlerFunc {
 
 func (c *chain) publish(messages ...*message.Message) {
 	c.Helper()
-	if err := outbox.InTx(c.Context(), c.db, func(_ *sql.Tx, events message.Publisher) error {
+	kit.OK(c, outbox.InTx(c.Context(), c.db, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(placed, messages...)
-	}); err != nil {
-		c.Fatal(err)
-	}
+	}))
 }
 
 // inject publishes to the broker without the outbox, like a foreign sender.
 func (c *chain) inject(publishing amqp.Publishing) {
 	c.Helper()
 	conn, err := amqp.Dial(c.amqpURL)
-	if err != nil {
-		c.Fatal(err)
-	}
+	kit.OK(c, err)
 	defer conn.Close()
 	channel, err := conn.Channel()
-	if err != nil {
-		c.Fatal(err)
-	}
-	if err := channel.PublishWithContext(c.Context(), placed, "", false, false, publishing); err != nil {
-		c.Fatal(err)
-	}
+	kit.OK(c, err)
+	kit.OK(c, channel.PublishWithContext(c.Context(), placed, "", false, false, publishing))
 }
 
 func (c *chain) exec(query string) {
 	c.Helper()
-	if _, err := c.db.ExecContext(c.Context(), query); err != nil {
-		c.Fatal(err)
-	}
+	kit.Exec(c, c.db, query)
 }
 
 // patience is a timeout for a busy machine.
@@ -272,10 +248,7 @@ func TestWholeChain(t *testing.T) {
 		}
 	}
 	c.settle(3 * orders)
-	var intact int
-	if err := c.db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM effects WHERE payload = $1`, nasty).Scan(&intact); err != nil {
-		t.Fatal(err)
-	}
+	intact := kit.One[int](t, c.db, `SELECT COUNT(*) FROM effects WHERE payload = $1`, nasty)
 	if intact != 3*orders {
 		t.Errorf("%d of %d payloads arrived byte for byte", intact, 3*orders)
 	}

@@ -40,9 +40,7 @@ func TestTrap106_CopiedMetadataLeavesOutTheHeadersOfTheBroker(t *testing.T) {
 			Policy: retry.Policy{Immediate: 1, Delayed: 3, Base: 20 * time.Millisecond}, PollInterval: 20 * time.Millisecond,
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	handlers := []string{"direct", "durable", "stock"}
 	var seen copies
 	seen.failed = map[string]int{}
@@ -53,9 +51,7 @@ func TestTrap106_CopiedMetadataLeavesOutTheHeadersOfTheBroker(t *testing.T) {
 			if sub, err = wamqp.NewSubscriber(c.config(name), watermill.NopLogger{}); err == nil {
 				err = declared.Close()
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 		}
 		c.consumer.AddHandler(c.router, name, placed, sub, seen.copy)
 		c.wear(placed + "." + name)
@@ -92,29 +88,21 @@ func TestTrap106_CopiedMetadataLeavesOutTheHeadersOfTheBroker(t *testing.T) {
 func (c *chain) wear(queue string) {
 	c.Helper()
 	conn, err := amqp.Dial(c.amqpURL)
-	if err != nil {
-		c.Fatal(err)
-	}
+	kit.OK(c, err)
 	defer conn.Close()
 	channel, err := conn.Channel()
-	if err != nil {
-		c.Fatal(err)
-	}
+	kit.OK(c, err)
 	if _, err = channel.QueueDeclare(queue+".first", true, false, false, false, amqp.Table{
 		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue, "x-message-ttl": int32(1),
 	}); err != nil {
 		c.Fatal(err)
 	}
-	if err := channel.PublishWithContext(c.Context(), "", queue+".first", true, false, amqp.Publishing{
+	kit.OK(c, channel.PublishWithContext(c.Context(), "", queue+".first", true, false, amqp.Publishing{
 		MessageId: queue, Headers: amqp.Table{"color": "red", "x-request-id": "17"},
-	}); err != nil {
-		c.Fatal(err)
-	}
+	}))
 	c.eventually("the message has expired", func() bool {
 		d, ok, err := channel.Get(queue, false)
-		if err != nil {
-			c.Fatal(err)
-		}
+		kit.OK(c, err)
 		return ok && d.Nack(false, true) == nil
 	})
 }

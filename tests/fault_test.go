@@ -53,9 +53,7 @@ func TestBrokerIsKilledWhileMessagesFlow(t *testing.T) {
 	c.handle("payments", placed, record("payments"))
 	c.handle("inventory", placed, record("inventory"))
 	c.startRouter()
-	if err := broker.WriteDefinitions(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, broker.WriteDefinitions(t.Context()))
 	c.publishFlood(kit.Sized(200, 2000))
 	c.startForwarder()
 	c.midway()
@@ -63,9 +61,7 @@ func TestBrokerIsKilledWhileMessagesFlow(t *testing.T) {
 	if c.count(`once_outbox`) == 0 {
 		t.Fatal("all messages were forwarded before the broker was killed, so the test proves nothing")
 	}
-	if err := broker.Restart(context.WithoutCancel(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, broker.Restart(context.WithoutCancel(t.Context())))
 	c.settle(2 * c.flooded)
 	c.nothingWasCharged()
 }
@@ -82,9 +78,7 @@ func TestDatabaseIsKilledWhileMessagesFlow(t *testing.T) {
 	for range kit.Sized(1, 3) {
 		c.midway()
 		server.Kill()
-		if err := server.Restart(context.WithoutCancel(t.Context())); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, server.Restart(context.WithoutCancel(t.Context())))
 	}
 	c.settle(2 * c.flooded)
 	c.nothingWasCharged()
@@ -104,13 +98,9 @@ func (c *chain) nothingWasCharged() {
 func open(t *testing.T, server *servers.Postgres) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("postgres", server.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, db.Close())
 	})
 	return db
 }
@@ -191,13 +181,10 @@ func TestBatchesAreFullWithDefaults(t *testing.T) {
 			c := newChain(t, kit.Postgres(t).DB, kit.Rabbit(t).URL)
 			config.Logger = kit.Logger(t)
 			var err error
-			if c.consumer, err = once.NewConsumer(c.db, config); err != nil {
-				t.Fatal(err)
-			}
+			c.consumer, err = once.NewConsumer(c.db, config)
+			kit.OK(t, err)
 			sub, err := rabbit.NewSubscriber(c.config("payments"), rabbit.SubscriberConfig{Logger: kit.Logger(t)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			var (
 				arrived atomic.Int32
 				first   sync.Once
@@ -224,9 +211,7 @@ func TestBatchesAreFullWithDefaults(t *testing.T) {
 					_, err := tx.ExecContext(ctx, `INSERT INTO batches VALUES ($1, pg_current_xact_id()::text)`, msg.UUID)
 					return nil, err
 				})
-			if err := sub.SubscribeInitialize(placed); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, sub.SubscribeInitialize(placed))
 			msgs := make([]*message.Message, all)
 			for n := range msgs {
 				msgs[n] = message.NewMessage(fmt.Sprint(n), nil)
@@ -237,10 +222,8 @@ func TestBatchesAreFullWithDefaults(t *testing.T) {
 			c.startRouter()
 			c.eventually("all messages are handled", func() bool { return c.count(`batches`) == all })
 			var largest int
-			if err := c.db.QueryRowContext(t.Context(),
-				`SELECT count(*) FROM batches GROUP BY batch ORDER BY 1 DESC LIMIT 1`).Scan(&largest); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, c.db.QueryRowContext(t.Context(),
+				`SELECT count(*) FROM batches GROUP BY batch ORDER BY 1 DESC LIMIT 1`).Scan(&largest))
 			if largest != batch {
 				t.Errorf("the largest batch has %d messages, not %d", largest, batch)
 			}

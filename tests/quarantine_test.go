@@ -34,9 +34,7 @@ func TestUnusableMessagesAreQuarantined(t *testing.T) {
 	c.settle(2)
 	c.eventually("two messages are in quarantine", func() bool { return c.count(`once_parked WHERE state = 'quarantined'`) == 2 })
 	page, err := c.consumer.Quarantine().List(t.Context(), operate.Filter{Consumer: "payments"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	reasons := []string{page.Rows[0].Reason, page.Rows[1].Reason}
 	slices.Sort(reasons)
 	if !slices.Equal(reasons, []string{poison.ReasonCollision, poison.ReasonInvalidID}) {
@@ -66,12 +64,8 @@ func TestUndecodableMessagesAreQuarantined(t *testing.T) {
 	config := c.config("payments")
 	config.Marshaler = picky{}
 	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{Logger: kit.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sub.SubscribeInitialize(placed); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.OK(t, sub.SubscribeInitialize(placed))
 	c.consumer.AddHandler(c.router, "payments", placed, sub, record("payments"))
 	c.start()
 	c.inject(amqp.Publishing{MessageId: "odd", ContentType: "odd", Body: []byte("\x00\xff")})
@@ -79,9 +73,7 @@ func TestUndecodableMessagesAreQuarantined(t *testing.T) {
 	c.settle(1)
 	c.eventually("the message is in quarantine", func() bool { return c.count(`once_parked WHERE state = 'quarantined'`) == 1 })
 	page, err := c.consumer.Quarantine().List(t.Context(), operate.Filter{Consumer: "payments"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if e := page.Rows[0]; e.Reason != poison.ReasonUndecodable || e.Message.UUID != "odd" || string(e.Message.Payload) != "\x00\xff" {
 		t.Errorf("%+v", e)
 	}
@@ -112,8 +104,6 @@ func TestQuarantineAndReplay(t *testing.T) {
 		t.Errorf("entry %+v", e)
 	}
 	mended.Store(true)
-	if err := entries.Replay(t.Context(), operate.Act{Actor: "test", Why: "mended"}, page.Rows[0].ID); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, entries.Replay(t.Context(), operate.Act{Actor: "test", Why: "mended"}, page.Rows[0].ID))
 	c.settle(4)
 }

@@ -44,9 +44,7 @@ func (f fanout) Close() error { return nil }
 func TestReconcileComparesEveryKindOfConsumer(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		tables := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, tables); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, tables))
 		consumers := []string{"direct", "stored", "within"}
 		serveThreeKinds(t, db.DB, tables)
 
@@ -65,24 +63,16 @@ func TestReconcileComparesEveryKindOfConsumer(t *testing.T) {
 			`UPDATE once_outbox_sent SET ` + past(`sent_at`, time.Hour) + ` WHERE message_id = 'first'`,
 			`UPDATE once_inbox SET ` + past(`processed_at`, time.Hour) + ` WHERE message_id = 'first'`,
 		} {
-			if _, err := db.ExecContext(t.Context(), query); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, query)
 		}
 
 		compare := func() []reconcile.Report {
 			s, err := reconcile.NewSender(db.DB, reconcile.SenderConfig{Schema: tables, Topics: []string{"orders"}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			r, err := reconcile.NewReceiver(db.DB, reconcile.ReceiverConfig{Schema: tables, Consumers: consumers})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			reports, err := reconcile.Compare(t.Context(), s, r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if len(reports) != len(consumers) {
 				t.Fatalf("%d reports, want %d: %+v", len(reports), len(consumers), reports)
 			}
@@ -100,12 +90,8 @@ func TestReconcileComparesEveryKindOfConsumer(t *testing.T) {
 			}
 		}
 		_, err := db.ExecContext(t.Context(), `DELETE FROM once_inbox WHERE message_id = 'order-3'`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := db.ExecContext(t.Context(), `DELETE FROM once_parked WHERE message_id IN ('order-3', 'order-9')`); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
+		kit.Exec(t, db, `DELETE FROM once_parked WHERE message_id IN ('order-3', 'order-9')`)
 		for _, r := range compare() {
 			if len(r.Missing) != 2 {
 				t.Fatalf("len(r.Missing) is %d, want 2: %+v", len(r.Missing), r)
@@ -128,19 +114,13 @@ func serveThreeKinds(t *testing.T, db *sql.DB, tables schema.Config) {
 	t.Helper()
 	channel := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})
 	inside, err := embedded.New(db, embedded.Config{Schema: tables, Logger: kit.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
 		Schema: tables, DurableConsumers: []string{"stored"}, Logger: kit.Logger(t),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	handle := func(_ context.Context, _ *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		if msg.UUID == "order-9" {
 			return nil, retry.Permanent(errors.New("no such customer"))
@@ -153,9 +133,7 @@ func serveThreeKinds(t *testing.T, db *sql.DB, tables schema.Config) {
 	fwd, err := forwarder.New(db, fanout{channel, inside}, forwarder.Config{
 		Schema: tables, KeepSent: 24 * time.Hour, PollMax: 20 * time.Millisecond, Logger: kit.Logger(t),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -163,26 +141,19 @@ func serveThreeKinds(t *testing.T, db *sql.DB, tables schema.Config) {
 	<-router.Running()
 
 	box, err := outbox.New(outbox.Config{Schema: tables})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	publish := func(topic string, ids ...string) {
-		err := box.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
+		kit.OK(t, box.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
 			for _, id := range ids {
 				if err := events.Publish(topic, message.NewMessage(id, nil)); err != nil {
 					return err
 				}
 			}
 			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	count := func(query string) (n int) {
-		if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRowContext(t.Context(), query).Scan(&n))
 		return n
 	}
 	publish("orders", "first")
@@ -198,7 +169,5 @@ func serveThreeKinds(t *testing.T, db *sql.DB, tables schema.Config) {
 			count(`SELECT COUNT(*) FROM once_parked WHERE state = 'quarantined'`) == 3
 	})
 	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, <-ended)
 }

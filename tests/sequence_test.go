@@ -69,14 +69,10 @@ func newProjection(t *testing.T, db kit.Database, batches bool) *projection {
 		}
 		_, err = db.ExecContext(t.Context(), `CREATE TABLE effects (`+number+`, message_id TEXT NOT NULL)`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if db.Dialect == "sqlite" {
 		transport, err := embedded.New(db.DB, embedded.Config{Schema: p.schema})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		p.publish = func(msgs ...*message.Message) error { return transport.Publish("accounts", msgs...) }
 		p.subscribe = transport.Subscriber()
 		return p
@@ -91,20 +87,12 @@ func newProjection(t *testing.T, db kit.Database, batches bool) *projection {
 		inFlight = 0 // the default is enough for a batch
 	}
 	sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{InFlight: inFlight, Logger: kit.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sub.SubscribeInitialize("accounts"); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.OK(t, sub.SubscribeInitialize("accounts"))
 	publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{Logger: kit.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() {
-		if err := publisher.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, publisher.Close())
 	})
 	p.publish = func(msgs ...*message.Message) error { return publisher.Publish(queue, msgs...) }
 	p.subscribe = sub
@@ -122,13 +110,9 @@ func (p *projection) run(batches, durable bool, h once.HandlerFunc, retries retr
 		config.DurableConsumers = []string{"projection"}
 	}
 	consumer, err := once.NewConsumer(p.DB, config)
-	if err != nil {
-		p.Fatal(err)
-	}
+	kit.OK(p, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err != nil {
-		p.Fatal(err)
-	}
+	kit.OK(p, err)
 	add := consumer.AddHandler
 	if batches {
 		add = consumer.AddHandlerInBatches
@@ -151,9 +135,7 @@ func (p *projection) run(batches, durable bool, h once.HandlerFunc, retries retr
 		p.Fatalf("the router has ended: %v", err)
 	}
 	p.Cleanup(func() {
-		if err := errors.Join(router.Close(), <-stopped); err != nil {
-			p.Error(err)
-		}
+		kit.Check(p, errors.Join(router.Close(), <-stopped))
 	})
 }
 
@@ -167,39 +149,19 @@ func account(id string, version int64) *message.Message {
 
 func (p *projection) send(msgs ...*message.Message) {
 	p.Helper()
-	if err := p.publish(msgs...); err != nil {
-		p.Fatal(err)
-	}
+	kit.OK(p, p.publish(msgs...))
 }
 
 func (p *projection) count(query string) (n int) {
 	p.Helper()
-	if err := p.QueryRowContext(context.WithoutCancel(p.Context()), query).Scan(&n); err != nil {
-		p.Fatal(err)
-	}
+	kit.OK(p, p.QueryRowContext(context.WithoutCancel(p.Context()), query).Scan(&n))
 	return n
 }
 
 // effects returns the ids of the messages that took effect, in order.
 func (p *projection) effects() []string {
 	p.Helper()
-	rows, err := p.QueryContext(context.WithoutCancel(p.Context()), `SELECT message_id FROM effects ORDER BY n`)
-	if err != nil {
-		p.Fatal(err)
-	}
-	defer rows.Close()
-	var ids []string
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			p.Fatal(err)
-		}
-		ids = append(ids, id)
-	}
-	if err := rows.Err(); err != nil {
-		p.Fatal(err)
-	}
-	return ids
+	return kit.Lines(p, p, `SELECT message_id FROM effects ORDER BY n`)
 }
 
 // Trap 79. Versions that are in order in the queue and are handled concurrently all take effect, in

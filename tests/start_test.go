@@ -26,13 +26,9 @@ import (
 // middlewares are allowed.
 func TestStartRefusesMiddlewareThatLosesMessages(t *testing.T) {
 	db, tables := kit.SQLite(t).DB, schema.Config{Dialect: schema.SQLite}
-	if err := schema.Up(t.Context(), db, tables); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, tables))
 	poisonQueue, err := middleware.PoisonQueue(gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}), "poison")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for _, c := range []struct {
 		name  string
 		stock []message.HandlerMiddleware
@@ -60,13 +56,9 @@ func TestStartRefusesMiddlewareThatLosesMessages(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			consumer, err := once.NewConsumer(db, once.ConsumerConfig{Schema: tables, Logger: watermill.NopLogger{}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			router.AddMiddleware(c.stock...)
 			consumer.AddHandler(router, "payments", "orders.placed", gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}),
 				func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) { return nil, nil })
@@ -130,9 +122,7 @@ func TestServiceStopsWithinThirtySeconds(t *testing.T) {
 	stop, ended, _ = s.start(func() {})
 	kit.Eventually(t, time.Minute, "all messages are handled", func() bool { return s.effects() >= 2 })
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, <-ended)
 	if n := s.effects(); n != 2 {
 		t.Errorf("%d effects, want 2", n)
 	}
@@ -150,9 +140,7 @@ func (s *stopped) start(before func()) (stop func(), ended <-chan error, parts [
 	sub, err3 := rabbit.NewSubscriber(s.config("payments"), rabbit.SubscriberConfig{Logger: kit.Logger(s.T)})
 	publisher, err4 := rabbit.NewPublisher(s.config("publisher"), rabbit.PublisherConfig{Logger: kit.Logger(s.T)})
 	fwd, err5 := forwarder.New(s.db, publisher, forwarder.Config{Logger: kit.Logger(s.T), Schema: schema.Config{}})
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
-		s.Fatal(err)
-	}
+	kit.OK(s, errors.Join(err1, err2, err3, err4, err5))
 	consumer.AddHandler(router, "payments", placed, sub,
 		func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 			before()
@@ -173,8 +161,6 @@ func (s *stopped) effects() int { return s.number(`SELECT COUNT(*) FROM effects`
 
 func (s *stopped) number(query string) (n int) {
 	s.Helper()
-	if err := s.db.QueryRowContext(s.Context(), query).Scan(&n); err != nil {
-		s.Fatal(err)
-	}
+	kit.OK(s, s.db.QueryRowContext(s.Context(), query).Scan(&n))
 	return n
 }

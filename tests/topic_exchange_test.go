@@ -47,22 +47,17 @@ func (c *chain) put(eventType, id, key string, metadata ...string) {
 	for i := 0; i < len(metadata); i += 2 {
 		msg.Metadata.Set(metadata[i], metadata[i+1])
 	}
-	if err := outbox.InTx(c.Context(), c.db, func(_ *sql.Tx, events message.Publisher) error {
+	kit.OK(c, outbox.InTx(c.Context(), c.db, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(eventType, msg)
-	}); err != nil {
-		c.Fatal(err)
-	}
+	}))
 	c.forward.Hint()
 }
 
 // effects returns the ids of the messages that a consumer has handled, in order.
 func (c *chain) effects(consumer string) string {
 	c.Helper()
-	var ids sql.NullString
-	if err := c.db.QueryRowContext(c.Context(), `SELECT string_agg(message_id, ' ' ORDER BY ctid) FROM effects WHERE consumer = $1`,
-		consumer).Scan(&ids); err != nil {
-		c.Fatal(err)
-	}
+	ids := kit.One[sql.NullString](c, c.db, `SELECT string_agg(message_id, ' ' ORDER BY ctid) FROM effects WHERE consumer = $1`,
+		consumer)
 	return ids.String
 }
 
@@ -108,10 +103,7 @@ func TestTopicExchangeKeepsEventsThatNoPatternMatches(t *testing.T) {
 	c.eventually("the broker has returned the event without a queue", func() bool {
 		return c.count(`once_outbox WHERE message_id = 'p1' AND attempts > 0`) == 1 && c.count(`once_outbox`) == 1
 	})
-	var reason string
-	if err := c.db.QueryRowContext(t.Context(), `SELECT last_error FROM once_outbox`).Scan(&reason); err != nil {
-		t.Fatal(err)
-	}
+	reason := kit.One[string](t, c.db, `SELECT last_error FROM once_outbox`)
 	if !strings.Contains(reason, "unroutable") || !strings.Contains(reason, `routing key "payments.captured"`) {
 		t.Errorf("the error is %s", reason)
 	}
@@ -155,9 +147,7 @@ func TestTopicExchangeWithRetriesQuarantineAndReplay(t *testing.T) {
 		t.Errorf("entry %+v", e)
 	}
 	mended.Store(true)
-	if err := entries.Replay(t.Context(), operate.Act{Actor: "test", Why: "mended"}, page.Rows[0].ID); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, entries.Replay(t.Context(), operate.Act{Actor: "test", Why: "mended"}, page.Rows[0].ID))
 	c.settle(6)
 	if n := c.count(`effects WHERE consumer = 'audit'`); n != 3 {
 		t.Errorf("audit has %d effects, want 3", n)
@@ -195,9 +185,7 @@ func TestMetadataThatWouldControlRabbitMQIsNotLostSilently(t *testing.T) {
 	c.handle("audit", "#", record("audit"))
 	c.start()
 	box, err := outbox.New(outbox.Config{Check: rabbit.Check})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	err = box.InTx(t.Context(), c.db, func(_ *sql.Tx, events message.Publisher) error {
 		msg := message.NewMessage("early", nil)
 		msg.Metadata.Set("BCC", "elsewhere")
@@ -210,17 +198,13 @@ func TestMetadataThatWouldControlRabbitMQIsNotLostSilently(t *testing.T) {
 	c.put("orders.placed", "fine", "")
 	c.settle(1)
 	letters, err := dead.New(c.db, operate.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	var page operate.Page[dead.Letter]
 	c.eventually("the message is a dead letter", func() bool {
 		page, err = letters.List(t.Context(), operate.Filter{})
 		return err != nil || len(page.Rows) == 1
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	const want = `forwarder: the publisher cannot send this message: rabbit: invalid: metadata "BCC" would control RabbitMQ: rename it`
 	if d := page.Rows[0]; d.MessageID != "late" || d.Reason != dead.ReasonUnacceptable || d.Error != want || d.Attempts != 1 {
 		t.Errorf("dead letter %+v", d)

@@ -20,14 +20,10 @@ import (
 func archived(t *testing.T, dir string) (ids []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*-*.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for _, name := range files {
 		file, err := os.Open(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		lines := bufio.NewScanner(file)
 		for lines.Scan() {
 			var row struct {
@@ -58,11 +54,9 @@ func TestArchive(t *testing.T) {
 				if db.Dialect == "sqlite" {
 					now = `unixepoch() * 1000`
 				}
-				if _, err := db.ExecContext(t.Context(), fmt.Sprintf(`INSERT INTO once_outbox_sent
+				kit.Exec(t, db, fmt.Sprintf(`INSERT INTO once_outbox_sent
 					(position, message_id, topic, payload, metadata, created_at)
-					VALUES (%d, 'm%d', 't', 'body', '{}', %s)`, next, next, now)); err != nil {
-					t.Fatal(err)
-				}
+					VALUES (%d, 'm%d', 't', 'body', '{}', %s)`, next, next, now))
 			}
 		}
 		dir := filepath.Join(t.TempDir(), "archive")
@@ -74,9 +68,7 @@ func TestArchive(t *testing.T) {
 		}
 		send(2)
 		// A call that was killed before its file got its name.
-		if err := os.WriteFile(filepath.Join(dir, ".sent-123.tmp"), []byte(`{"id":6`), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, os.WriteFile(filepath.Join(dir, ".sent-123.tmp"), []byte(`{"id":6`), 0o600))
 		s.once(exitDone, "archive", "sent", dir)
 		s.once(exitDone, "archive", "sent", dir)
 		if got := strings.Join(archived(t, dir), " "); got != "m1 m2 m3 m4 m5 m6 m7" {
@@ -85,16 +77,12 @@ func TestArchive(t *testing.T) {
 
 		// Another process has written the file meanwhile.
 		d, err := openSentArchive(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if d.lastID != 7 {
 			t.Errorf("the archive ends at %d", d.lastID)
 		}
 		send(1)
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("sent-%019d.jsonl", 8)), []byte(`{"id":8`), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("sent-%019d.jsonl", 8)), []byte(`{"id":8`), 0o600))
 		s.says(s.once(exitFailed, "archive", "sent", dir), "sent-0000000000000000008.jsonl is damaged (the last line has no end)")
 	})
 }
@@ -112,9 +100,7 @@ func handle(t *testing.T, db kit.Database, prefix string, n int, ago time.Durati
 			INSERT INTO once_inbox (message_id, consumer, digest, processed_at) SELECT ?1 || '-' || n, 'payments', '', ?2 + n / 7 FROM numbers`
 		args[1] = from.UnixMilli()
 	}
-	if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, db, query, args...)
 	for i := range n {
 		ids = append(ids, fmt.Sprintf("%s-%d", prefix, i))
 	}
@@ -145,18 +131,14 @@ func TestArchiveOfHandledMessages(t *testing.T) {
 		expectArchived(t, dir, all)
 		handle(t, db, "latest", 1, 0) // rows with about this time may not be committed yet
 		all = append(all, handle(t, db, "b", 5, 2*time.Minute)...)
-		if err := os.WriteFile(filepath.Join(dir, ".handled-123.tmp"), []byte(`{"version":1`), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, os.WriteFile(filepath.Join(dir, ".handled-123.tmp"), []byte(`{"version":1`), 0o600))
 		s.says(s.once(exitDone, "archive", "handled", dir), "Archived 5 rows to 1 file.")
 		s.says(s.once(exitDone, "archive", "handled", dir), "Archived 0 rows to 0 files.")
 		expectArchived(t, dir, all)
 
 		// The archive of another log, and a damaged archive.
 		s.says(s.once(exitDone, "archive", "sent", dir), "Archived 0 messages to 0 files.")
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("handled-%019d.jsonl", 9)), []byte("{}\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("handled-%019d.jsonl", 9)), []byte("{}\n"), 0o600))
 		s.says(s.once(exitFailed, "archive", "handled", dir), "handled-0000000000000000009.jsonl is damaged", "version is 0", "move it away")
 	})
 }
@@ -168,21 +150,15 @@ func TestTwoArchivesOfHandledMessages(t *testing.T) {
 	dir := t.TempDir()
 	all := handle(t, db, "a", 10, time.Hour)
 	slow, err := openHandledArchive(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	s.once(exitDone, "archive", "handled", dir)
 	a := &app{}
 	a.settings.dsn = db.DSN
 	opened, err := a.open(t.Context(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer opened.Close()
 	log, err := handledLog(opened)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if _, err := slow.append(t.Context(), log, archiveOptions{rows: 100, wait: time.Minute}); err == nil ||
 		!strings.Contains(err.Error(), "does another once archive write to this directory?") {
 		t.Errorf("the second call: %v", err)
@@ -209,9 +185,7 @@ func TestKilledArchiveOfHandledMessages(t *testing.T) {
 		all := handle(t, db, "a", 100_000, time.Hour)
 		files := func(pattern string) []string {
 			found, err := filepath.Glob(filepath.Join(dir, pattern))
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			return found
 		}
 		for _, round := range []struct {

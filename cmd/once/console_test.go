@@ -39,9 +39,7 @@ func (s *shell) serveConsole(args ...string) string {
 func browser(t *testing.T) *http.Client {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
 }
 
@@ -49,9 +47,7 @@ func browser(t *testing.T) *http.Client {
 func open(t *testing.T, client *http.Client, method, address, host string, form url.Values) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if form != nil {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
@@ -59,14 +55,10 @@ func open(t *testing.T, client *http.Client, method, address, host string, form 
 		r.Host = host
 	}
 	response, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return response.StatusCode, string(text)
 }
 

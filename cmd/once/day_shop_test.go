@@ -41,7 +41,7 @@ type order struct {
 // place commits orders to the outbox.
 func place(s *shell, db kit.Database, orders ...order) {
 	s.Helper()
-	err := outbox.InTx(s.Context(), db.DB, func(_ *sql.Tx, events message.Publisher) error {
+	kit.OK(s, outbox.InTx(s.Context(), db.DB, func(_ *sql.Tx, events message.Publisher) error {
 		for _, o := range orders {
 			payload, err := json.Marshal(o)
 			if err != nil {
@@ -56,10 +56,7 @@ func place(s *shell, db kit.Database, orders ...order) {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		s.Fatal(err)
-	}
+	}))
 }
 
 // manyOrders returns n orders. Their numbers are consecutive, and first
@@ -120,9 +117,7 @@ func (c *charging) start(t *testing.T) {
 		Logger: watermill.NopLogger{}, Retry: retry.Config{PollInterval: 20 * time.Millisecond},
 	})
 	router, err3 := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	if err := errors.Join(err1, err2, err3); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, errors.Join(err1, err2, err3))
 	consumer.AddHandler(router, "payments", placed, subscriber, c.handle)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
@@ -131,9 +126,7 @@ func (c *charging) start(t *testing.T) {
 	c.stop = func() {
 		if !stopped.Swap(true) {
 			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, <-ended)
 		}
 	}
 	t.Cleanup(c.stop)
@@ -148,9 +141,7 @@ func (c *charging) start(t *testing.T) {
 // charges returns the number of orders that were charged.
 func (c *charging) charges(t *testing.T) (n int) {
 	t.Helper()
-	if err := c.db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM charges`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, c.db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM charges`).Scan(&n))
 	return n
 }
 
@@ -160,9 +151,7 @@ func newShop(t *testing.T) (orders, payments *shell, ordersDB kit.Database, serv
 	t.Helper()
 	ordersDB = kit.EmptyPostgres(t)
 	service = &charging{db: kit.EmptyPostgres(t), url: kit.Rabbit(t).URL}
-	if _, err := service.db.ExecContext(t.Context(), `CREATE TABLE charges (order_id text PRIMARY KEY, cents integer NOT NULL)`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, service.db, `CREATE TABLE charges (order_id text PRIMARY KEY, cents integer NOT NULL)`)
 	orders = &shell{T: t, env: map[string]string{
 		"PROMPT": "orders", "ONCE_DSN": ordersDB.DSN, "ONCE_ACTOR": "ann", "ONCE_AMQP_URL": service.url, "ONCE_CONSUMER_DSN": service.db.DSN,
 	}}
@@ -177,14 +166,10 @@ func (c *charging) loseMessage(t *testing.T, send func()) {
 	c.stop()
 	send()
 	conn, err := amqp091.Dial(c.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = conn.Close() }()
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if n, err := channel.QueuePurge(placed+"_payments", false); err != nil || n != 1 {
 		t.Fatalf("%d messages were purged, %v", n, err)
 	}

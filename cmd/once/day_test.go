@@ -198,20 +198,14 @@ func buildWith(t *testing.T, name, migration string) (path string) {
 	t.Helper()
 	dir := t.TempDir()
 	tables, err := filepath.Abs("../../schema")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	file, overlay := filepath.Join(dir, name), filepath.Join(dir, "overlay.json")
 	text, err := json.Marshal(map[string]any{"Replace": map[string]string{
 		filepath.Join(tables, "postgres", name): file, filepath.Join(tables, "sqlite", name): file,
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for path, content := range map[string]string{file: migration, overlay: string(text)} {
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	path = filepath.Join(dir, "once")
 	if output, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay, "-o", path, ".").CombinedOutput(); err != nil {
@@ -229,9 +223,7 @@ func refusedForLong(t *testing.T, db kit.Database) {
 		result, err := db.ExecContext(t.Context(), `
 			UPDATE once_outbox SET attempts = 11, due_at = now() + interval '4 minutes', failing_since = now() - interval '20 minutes'
 			WHERE (SELECT COUNT(*) FROM once_outbox WHERE due_at > now() + interval '300 milliseconds') = (SELECT COUNT(*) FROM once_outbox)`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		n, err := result.RowsAffected()
 		return err == nil && n > 0
 	})
@@ -249,9 +241,7 @@ func later(t *testing.T, orders, payments kit.Database) {
 		{payments, `UPDATE once_consumers SET registered_at = registered_at - interval '3 hours'`},
 		{payments, `UPDATE once_parked SET created_at = created_at - interval '3 hours', finished_at = finished_at - interval '3 hours'`},
 	} {
-		if _, err := statement.db.ExecContext(t.Context(), statement.query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, statement.db, statement.query)
 	}
 }
 
@@ -290,9 +280,7 @@ func (b *binary) start(args ...string) (stop func()) {
 	var stderr buffer
 	cmd := b.command(args...)
 	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, cmd.Start())
 	var ended atomic.Bool
 	b.Cleanup(func() {
 		if !ended.Load() {

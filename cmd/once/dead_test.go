@@ -41,10 +41,8 @@ func (broker) Close() error { return nil }
 func commit(s *shell, db kit.Database, topic string, ids ...string) {
 	s.Helper()
 	box, err := outbox.New(outbox.Config{Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}})
-	if err != nil {
-		s.Fatal(err)
-	}
-	err = box.InTx(s.Context(), db.DB, func(_ *sql.Tx, events message.Publisher) error {
+	kit.OK(s, err)
+	kit.OK(s, box.InTx(s.Context(), db.DB, func(_ *sql.Tx, events message.Publisher) error {
 		for _, id := range ids {
 			msg := message.NewMessage(id, []byte(`{"of":"`+id+`"}`))
 			outbox.SetTenant(msg, "acme")
@@ -53,10 +51,7 @@ func commit(s *shell, db kit.Database, topic string, ids ...string) {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		s.Fatal(err)
-	}
+	}))
 }
 
 // forwarded runs a forwarder until the outbox is empty.
@@ -65,15 +60,11 @@ func forwarded(s *shell, db kit.Database) {
 	fwd, err := forwarder.New(db.DB, broker{}, forwarder.Config{
 		Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}, KeepSent: time.Hour, Logger: watermill.NopLogger{},
 	})
-	if err != nil {
-		s.Fatal(err)
-	}
+	kit.OK(s, err)
 	ended := make(chan error, 1)
 	go func() { ended <- fwd.Run(context.WithoutCancel(s.Context())) }()
 	kit.Eventually(s, time.Minute, "the outbox is empty", func() bool { return waiting(s) == 0 })
-	if err := errors.Join(fwd.Close(), <-ended); err != nil {
-		s.Fatal(err)
-	}
+	kit.OK(s, errors.Join(fwd.Close(), <-ended))
 }
 
 func waiting(s *shell) int {
@@ -262,16 +253,12 @@ func (s *shell) interruptsReplay(message string, args ...string) {
 	for name, value := range s.env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
-	if err := cmd.Start(); err != nil {
-		s.Fatal(err)
-	}
+	kit.OK(s, cmd.Start())
 	kit.Eventually(s, time.Minute, "the replay has begun", func() bool {
 		list := object[replaysJSON](s, exitDone, "replays", "list").Replays
 		return len(list) == 1 && list[0].Replayed > 0
 	})
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		s.Fatal(err)
-	}
+	kit.OK(s, cmd.Process.Signal(os.Interrupt))
 	_ = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(output.String(), message) {
 		s.Fatalf("exit code %d, without %q:\n%s", code, message, &output)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 var onceCommand = regexp.MustCompile("(?m)(?:`|^)once ([a-z]+[^`#\n]*)")
@@ -19,15 +21,11 @@ var onceCommand = regexp.MustCompile("(?m)(?:`|^)once ([a-z]+[^`#\n]*)")
 // the page names.
 func TestCommandsOfTheDocsExist(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	found := 0
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		for _, match := range onceCommand.FindAllStringSubmatch(string(text), -1) {
 			words := strings.Fields(match[1])
 			cmd, _, err := (&app{}).rootCommand().Find(words)
@@ -127,9 +125,7 @@ var quoted = regexp.MustCompile("`([a-z_]+)`")
 // JSON.md must name exactly the fields that the JSON objects have.
 func TestPageNamesTheFieldsOfObjects(t *testing.T) {
 	text, err := os.ReadFile("JSON.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	left := maps.Clone(objects)
 	for line := range strings.Lines(string(text)) {
 		cells := strings.SplitN(strings.Trim(line, "|\n "), " | ", 2)

@@ -16,9 +16,7 @@ func TestTrap115_DoctorFindsTheOtherSetOfTables(t *testing.T) {
 	db := kit.Postgres(t)
 	s := newShell(t, db)
 	s.exec(db, `CREATE SCHEMA app`)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{Schema: "app"}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{Schema: "app"}))
 	if got := s.run(t.Context(), "doctor", "--json").stdout; strings.Contains(got, "schemas\",\n      \"what") {
 		t.Errorf("with an empty outbox in another schema the doctor says\n%s", got)
 	}
@@ -86,9 +84,7 @@ type daysBench struct {
 func (b daysBench) finds(when string, want ...finding) {
 	b.Helper()
 	var out doctorJSON
-	if err := json.Unmarshal([]byte(b.run(b.Context(), "doctor", "--json").stdout), &out); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, json.Unmarshal([]byte(b.run(b.Context(), "doctor", "--json").stdout), &out))
 	for i := range want {
 		want[i].Check = "days"
 	}
@@ -98,24 +94,9 @@ func (b daysBench) finds(when string, want ...finding) {
 // foreign returns the partitions of a table that do not belong to owner.
 func (b daysBench) foreign(table, owner string) (names []string) {
 	b.Helper()
-	rows, err := b.db.QueryContext(b.Context(), `
+	return kit.Lines(b, b.db, `
 		SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
 		WHERE inhparent = $1::regclass AND relowner <> $2::regrole ORDER BY relname`, table, owner)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			b.Fatal(err)
-		}
-		names = append(names, name)
-	}
-	if err := rows.Err(); err != nil {
-		b.Fatal(err)
-	}
-	return names
 }
 
 // notSwept is the finding about a table whose days are not created.
@@ -150,16 +131,11 @@ func TestDoctorLooksAtTheOwnerOfTablesByDay(t *testing.T) {
 	s := newShell(t, db)
 	b := daysBench{s, db}
 	b.finds("a plain inbox")
-	if err := schema.Up(t.Context(), db.DB, schema.Config{Inbox: schema.ByDay}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{Inbox: schema.ByDay}))
 	s.env["ONCE_INBOX"] = "by_day"
 	var first, owner, database string
-	err := db.QueryRowContext(t.Context(), `SELECT current_user, current_database() || '_login', current_database()`).
-		Scan(&first, &owner, &database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRowContext(t.Context(), `SELECT current_user, current_database() || '_login', current_database()`).
+		Scan(&first, &owner, &database))
 	b.finds("an inbox by day", notSwept("inbox", "Run a service with once.Consumer, or once sweep from cron", first))
 	s.says(s.once(exitDone, "sweep", "--keep-sent", "7d"), "The sent log is not partitioned by day")
 	b.finds("an inbox that is swept")

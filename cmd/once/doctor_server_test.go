@@ -35,13 +35,9 @@ func newSickServer(t *testing.T) *sickServer {
 		"wal_level=logical", "max_slot_wal_keep_size=1MB", "wal_sender_timeout=0")
 	dsn := server.DSN("postgres")
 	db, err := sql.Open("postgres", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = db.Close() })
-	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
 	return &sickServer{t, db, dsn, &doctor{
 		app: &app{}, db: database{DB: db, tables: schema.Config{}.WithDefaults()}, tooOld: time.Second, deadRows: 20,
 	}}
@@ -72,9 +68,8 @@ func (s *sickServer) finds(look func(ctx context.Context) ([]finding, error), wa
 	defer func() { same(s.T, "a sick server", got, want...) }()
 	kit.Eventually(s.T, 30*time.Second, "the server is as sick as expected", func() bool {
 		var err error
-		if got, err = look(s.Context()); err != nil {
-			s.Fatal(err)
-		}
+		got, err = look(s.Context())
+		kit.OK(s, err)
 		return slices.Equal(got, want)
 	})
 }
@@ -96,9 +91,7 @@ func (s *sickServer) connections() {
 	s.finds(s.doctor.connections)
 	for range 6 { // the server has 10 connections and reserves 3 of them; one is left for the doctor
 		conn, err := s.Conn(s.Context())
-		if err != nil {
-			s.Fatal(err)
-		}
+		kit.OK(s, err)
 		defer conn.Close()
 	}
 	s.finds(s.doctor.connections, finding{
@@ -111,9 +104,7 @@ func (s *sickServer) connections() {
 func (s *sickServer) preparedTransactions() {
 	s.Helper()
 	conn, err := s.Conn(s.Context())
-	if err != nil {
-		s.Fatal(err)
-	}
+	kit.OK(s, err)
 	defer conn.Close()
 	for _, query := range []string{`BEGIN`, `PREPARE TRANSACTION 'forgotten'`} {
 		if _, err := conn.ExecContext(s.Context(), query); err != nil {
@@ -159,18 +150,11 @@ func (s *sickServer) replicationSlots() {
 
 	// A replica that reads nothing falls behind.
 	replica, err := pgconn.Connect(s.Context(), s.dsn+"&replication=true")
-	if err != nil {
-		s.Fatal(err)
-	}
+	kit.OK(s, err)
 	defer func() { _ = replica.Close(context.WithoutCancel(s.Context())) }()
-	var position string
-	if err := s.QueryRowContext(s.Context(), `SELECT restart_lsn FROM pg_replication_slots`).Scan(&position); err != nil {
-		s.Fatal(err)
-	}
+	position := kit.One[string](s, s, `SELECT restart_lsn FROM pg_replication_slots`)
 	replica.Frontend().SendQuery(&pgproto3.Query{String: `START_REPLICATION SLOT "replica" PHYSICAL ` + position})
-	if err := replica.Frontend().Flush(); err != nil {
-		s.Fatal(err)
-	}
+	kit.OK(s, replica.Frontend().Flush())
 	if answer, err := replica.ReceiveMessage(s.Context()); err != nil {
 		s.Fatalf("%T, %v", answer, err)
 	}
@@ -262,9 +246,7 @@ func TestDoctorLooksAtTheQueues(t *testing.T) {
 		t.Helper()
 		d.skipped, d.app.settings.managementURL = nil, server.URL
 		found, err := d.alarms(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		return found
 	}
 	const stops = "The broker stops reading from all connections that publish: forwarders wait, and the outbox grows."
@@ -332,9 +314,7 @@ func TestDoctorSaysThatItCannotReadTheManagementAPI(t *testing.T) {
 	commit(s, db, broker.Name("orders"), "m1")
 	server := managed(t, "orders", nil, "[]")
 	address, err := url.Parse(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for name, c := range map[string]struct{ host, cause string }{
 		"a wrong password":      {address.Host, "it answers 401 Unauthorized"},
 		"a port without server": {"127.0.0.1:1", `Get "http://127.0.0.1:1/api/overview": dial tcp 127.0.0.1:1: connect: connection refused`},

@@ -152,10 +152,7 @@ func TestDoctorLooksAtTheEncoding(t *testing.T) {
 	t.Parallel()
 	db := kit.PostgresIn(t, "LATIN1")
 	s := &shell{T: t, env: map[string]string{"ONCE_DSN": db.DSN}}
-	var name string
-	if err := db.QueryRowContext(t.Context(), `SELECT current_database()`).Scan(&name); err != nil {
-		t.Fatal(err)
-	}
+	name := kit.One[string](t, db, `SELECT current_database()`)
 	same(t, "LATIN1", object[doctorJSON](s, exitFound, "doctor").Findings, finding{
 		Check: "tables",
 		What: `schema: check: the database is not in UTF-8: database "` + name + `" is encoded in LATIN1: make one with CREATE DATABASE ... ` +
@@ -226,16 +223,11 @@ func TestDoctorLooksAtTransactions(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	var pid, user, program string
-	err = tx.QueryRowContext(t.Context(), `SELECT pg_backend_pid(), current_user, current_setting('application_name')`).
-		Scan(&pid, &user, &program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tx.QueryRowContext(t.Context(), `SELECT pg_backend_pid(), current_user, current_setting('application_name')`).
+		Scan(&pid, &user, &program))
 	d := &doctor{app: &app{}, db: database{DB: db.DB}, tooOld: time.Millisecond, idleTooLong: time.Millisecond}
 	want := finding{
 		What: fmt.Sprintf("Session %s of user %q (program %q) has a transaction that is Ns old; the session is idle in transaction for Ns.",
@@ -246,9 +238,7 @@ func TestDoctorLooksAtTransactions(t *testing.T) {
 	var found []finding
 	kit.Eventually(t, time.Minute, "the idle transaction is found", func() bool {
 		all, err := d.transactions(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		// Other tests have transactions, too.
 		found = slices.DeleteFunc(steady(all), func(f finding) bool { return !strings.Contains(f.Do, "pg_terminate_backend("+pid+")") })
 		return len(found) > 0

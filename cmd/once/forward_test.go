@@ -44,9 +44,7 @@ func startForward(s *shell, args ...string) *forwarding {
 func (f *forwarding) get(path string) (status int, body string) {
 	f.Helper()
 	request, err := http.NewRequestWithContext(f.Context(), http.MethodGet, f.url+path, nil)
-	if err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, err)
 	request.Close = true
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
@@ -54,9 +52,7 @@ func (f *forwarding) get(path string) (status int, body string) {
 	}
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, err)
 	return response.StatusCode, string(text)
 }
 
@@ -69,17 +65,11 @@ func TestForward(t *testing.T) {
 	s.env["ONCE_AMQP_URL"] = broker.URL
 	prefix := broker.Name("cmd") + "."
 	conn, err := amqp091.Dial(broker.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := channel.QueueDeclare(prefix+"orders", true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.OK(t, kit.Err(channel.QueueDeclare(prefix+"orders", true, false, false, false, nil)))
 	commit(s, db, "orders", "m1", "m2", "m3")
 
 	f := startForward(s, "--topology", "queue", "--amqp-prefix", prefix, "--keep-sent", "1h")
@@ -128,9 +118,7 @@ func TestForwardRefusedLogin(t *testing.T) {
 	db, broker := kit.Postgres(t), kit.Rabbit(t)
 	s := newShell(t, db)
 	uri, err := amqp091.ParseURI(broker.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	uri.Password = "pa55word"
 	s.env["ONCE_AMQP_URL"] = uri.String()
 	got := s.run(t.Context(), "forward", "--listen", "127.0.0.1:0")

@@ -52,9 +52,7 @@ func TestVersions(t *testing.T) {
 			`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, early_since, early_of, early_version)
 			 VALUES ('payments', 'orders', 'm5', '', '', 'waiting', ` + now + `, ` + now + `, '5:order7', 5)`,
 		} {
-			if _, err := db.ExecContext(t.Context(), query); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, query)
 		}
 		list := object[versionsJSON](s, exitDone, "versions", "list", "--consumer", "payments")
 		if len(list.Versions) != 1 || list.Versions[0].Version != 3 || list.More {
@@ -92,9 +90,7 @@ func TestSearchesWithSeveralConditionsGoOnToTheEnd(t *testing.T) {
 					event_type)
 				SELECT 'c', 't', 'm' || i, '', '', 'quarantined', ` + now + `, 'failed', ` + rare + `, ` + labels + ` FROM numbers`,
 		} {
-			if _, err := db.ExecContext(t.Context(), query); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, query)
 		}
 		for _, of := range []string{"dead", "quarantine"} {
 			filter := []string{"--tenant", "acme", "--event-type", "placed"}
@@ -210,9 +206,7 @@ func traceRows(s *shell, db kit.Database) {
 		`INSERT INTO once_audit (at, actor, action, subject, consumer, message_id, why)
 			VALUES (` + at(7) + `, 'ann', 'replay', 'parked:1', 'payments', 'm1', 'the bank is back')`,
 	} {
-		if _, err := db.ExecContext(s.Context(), statement); err != nil {
-			s.Fatal(err)
-		}
+		kit.Exec(s, db, statement)
 	}
 }
 

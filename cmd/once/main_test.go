@@ -60,9 +60,7 @@ type shell struct {
 // newShell returns a shell for a database. It creates the tables.
 func newShell(t *testing.T, db kit.Database) *shell {
 	t.Helper()
-	if err := schema.Up(t.Context(), db.DB, schema.Config{Dialect: schema.Dialect(db.Dialect)}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{Dialect: schema.Dialect(db.Dialect)}))
 	return &shell{T: t, env: map[string]string{"ONCE_DSN": db.DSN, "ONCE_ACTOR": "ann"}}
 }
 
@@ -154,14 +152,10 @@ func golden(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if string(want) != text {
 		t.Errorf("%s differs; go test -update writes it. Got:\n%s", path, text)
 	}

@@ -32,9 +32,7 @@ func TestMigrate(t *testing.T) {
 
 		// The text is for another migration tool.
 		text := object[sqlJSON](s, exitDone, "migrate", "sql", "--dialect", db.Dialect, "--prefix", "other_").SQL
-		if _, err := db.ExecContext(t.Context(), text); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, text)
 		s.once(exitDone, "migrate", "check", "--prefix", "other_")
 
 		// Goose sends everything between these lines as one statement.
@@ -44,9 +42,7 @@ func TestMigrate(t *testing.T) {
 		if !begins || !ends || strings.Contains(text, "+goose") {
 			t.Errorf("migrate sql --goose writes\n%s", goose)
 		}
-		if _, err := db.ExecContext(t.Context(), text); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, text)
 		s.once(exitDone, "migrate", "check", "--prefix", "goose_")
 	})
 }
@@ -86,9 +82,7 @@ func TestSweep(t *testing.T) {
 	const old = `CAST(unixepoch('subsec') * 1000 AS INTEGER) - 40 * 86400000`
 	_, err := db.ExecContext(t.Context(),
 		`INSERT INTO once_inbox (message_id, consumer, processed_at, digest) VALUES ('old', 'payments', `+old+`, 'x')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if out := object[sweepJSON](s, exitDone, "sweep", "--retention", "60d"); out.Removed != 0 {
 		t.Errorf("sweep %+v", out)
 	}
@@ -109,23 +103,16 @@ func TestMoverSaysWhatIsMissing(t *testing.T) {
 // roleOf returns the name of a role that loginOf creates.
 func roleOf(t *testing.T, db kit.Database, role string) (name string) {
 	t.Helper()
-	if err := db.QueryRowContext(t.Context(), `SELECT current_database() || '_' || $1::text`, role).Scan(&name); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRowContext(t.Context(), `SELECT current_database() || '_' || $1::text`, role).Scan(&name))
 	return name
 }
 
 // loginOf creates the roles, and returns the address of a user with only one of them.
 func loginOf(t *testing.T, db kit.Database, role string) string {
 	t.Helper()
-	var prefix string
-	if err := db.QueryRowContext(t.Context(), `SELECT current_database() || '_'`).Scan(&prefix); err != nil {
-		t.Fatal(err)
-	}
+	prefix := kit.One[string](t, db, `SELECT current_database() || '_'`)
 	text, err := schema.Roles(schema.Config{}, prefix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	user := prefix + "login"
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
@@ -137,9 +124,7 @@ func loginOf(t *testing.T, db kit.Database, role string) string {
 		}
 	})
 	for _, query := range []string{text, fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD 'of a test' IN ROLE %s`, user, prefix+role)} {
-		if _, err := db.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, query)
 	}
 	address, err := url.Parse(db.DSN)
 	if err != nil || address.Scheme == "" {
@@ -159,11 +144,9 @@ func filled(t *testing.T) (*shell, kit.Database) {
 	forwarded(s, db)
 	commit(s, db, "orders", "m1", "m2")
 	stuck(s, db, "m2")
-	if _, err := db.ExecContext(t.Context(), `
+	kit.Exec(t, db, `
 		INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, error, fingerprint, last_failed_at)
-		VALUES ('payments', 'orders', 'q1', '', 'x', 'quarantined', now(), 'secret', 'f', now())`); err != nil {
-		t.Fatal(err)
-	}
+		VALUES ('payments', 'orders', 'q1', '', 'x', 'quarantined', now(), 'secret', 'f', now())`)
 	return s, db
 }
 
@@ -230,11 +213,9 @@ func TestOperatorActsOnTheMessagesOfAConsumer(t *testing.T) {
 	waits := func(ids ...string) {
 		t.Helper()
 		for _, id := range ids {
-			if _, err := db.ExecContext(t.Context(), `
+			kit.Exec(t, db, `
 				INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
-				VALUES ('refunds', 'orders.refunded', $1, '', '', 'waiting', now() + interval '1 hour')`, id); err != nil {
-				t.Fatal(err)
-			}
+				VALUES ('refunds', 'orders.refunded', $1, '', '', 'waiting', now() + interval '1 hour')`, id)
 		}
 	}
 	waits("p1", "p2", "p3")

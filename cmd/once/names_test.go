@@ -26,29 +26,12 @@ func TestTrap114_CommandActsOnTheNameThatWasGiven(t *testing.T) {
 				VALUES ($1, $2, $2, $2, '', '{}', 0, 1, 'no queue', 'exhausted', 0)`,
 			`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ($2, $1, $1, 'dead')`,
 		} {
-			if _, err := db.ExecContext(t.Context(), query, i+1, name); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, query, i+1, name)
 		}
 	}
 	names := func(query string) (all []string) {
 		t.Helper()
-		rows, err := db.QueryContext(t.Context(), query)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var name string
-			if err := rows.Scan(&name); err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, name)
-		}
-		if err := rows.Err(); err != nil {
-			t.Fatal(err)
-		}
-		return all
+		return kit.Lines(t, db, query)
 	}
 	left := slices.Clone(hostileNames)
 	for i, name := range hostileNames {

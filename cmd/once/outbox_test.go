@@ -23,9 +23,7 @@ func stuck(s *shell, db kit.Database, id string) {
 		`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
 		 SELECT 'k', position, position, 'refused' FROM once_outbox WHERE message_id = '` + id + `'`,
 	} {
-		if _, err := db.ExecContext(s.Context(), query); err != nil {
-			s.Fatal(err)
-		}
+		kit.Exec(s, db, query)
 	}
 }
 
@@ -101,10 +99,8 @@ func TestOutbox(t *testing.T) {
 		s.once(exitDone, "outbox", "retry", id)
 
 		s.says(s.once(exitUsage, "outbox", "cancel", id), "say why with --why")
-		if _, err := db.ExecContext(t.Context(), `
-			UPDATE once_slots SET owner = 'x', lease_until = (SELECT MAX(created_at) FROM once_outbox)`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `
+			UPDATE once_slots SET owner = 'x', lease_until = (SELECT MAX(created_at) FROM once_outbox)`)
 		s.says(s.once(exitDone, "outbox", "cancel", "--all"), "This would cancel 3 messages")
 		s.once(exitDone, "outbox", "cancel", id, "--why", "a test")
 		change := object[changeJSON](s, exitDone, "outbox", "cancel", "--all", "--why", "a test", "--yes")

@@ -19,15 +19,10 @@ import (
 func park(s *shell, db kit.Database, ids ...string) *store.Store {
 	s.Helper()
 	parked, err := store.NewStore(db.DB, schema.Config{Dialect: schema.Dialect(db.Dialect)})
-	if err != nil {
-		s.Fatal(err)
-	}
+	kit.OK(s, err)
 	for _, id := range ids {
-		err := parked.Park(s.Context(), &store.Delivery{Consumer: "payments", Topic: "orders.placed"}, message.NewMessage(id, []byte("7")),
-			store.Failure{Err: errors.New("no answer"), Attempts: 3}, time.Hour)
-		if err != nil {
-			s.Fatal(err)
-		}
+		kit.OK(s, parked.Park(s.Context(), &store.Delivery{Consumer: "payments", Topic: "orders.placed"}, message.NewMessage(id, []byte("7")),
+			store.Failure{Err: errors.New("no answer"), Attempts: 3}, time.Hour))
 	}
 	return parked
 }
@@ -112,9 +107,7 @@ func TestConsumers(t *testing.T) {
 			ago = `unixepoch() * 1000 - 3600000`
 		}
 		_, err := db.ExecContext(t.Context(), `INSERT INTO once_consumers (consumer, topic, seen_at) VALUES ('old', 'orders.placed', `+ago+`)`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if out := object[removedJSON](s, exitDone, "consumers", "remove", "old", "orders.placed", "--why", "renamed"); out.Consumer != "old" {
 			t.Errorf("removed %+v", out)
 		}

@@ -36,9 +36,7 @@ func startPayments(s *shell, db kit.Database) *payments {
 	var err error
 	must := func() {
 		s.Helper()
-		if err != nil {
-			s.Fatal(err)
-		}
+		kit.OK(s, err)
 	}
 	p.transport, err = embedded.New(db.DB, embedded.Config{Schema: tables, Logger: watermill.NopLogger{}})
 	must()
@@ -63,9 +61,7 @@ func startPayments(s *shell, db kit.Database) *payments {
 	<-router.Running()
 	s.Cleanup(func() {
 		cancel()
-		if err := errors.Join(router.Close(), <-ended); err != nil {
-			s.Error(err)
-		}
+		kit.Check(s, errors.Join(router.Close(), <-ended))
 	})
 	return p
 }
@@ -73,9 +69,7 @@ func startPayments(s *shell, db kit.Database) *payments {
 func (p *payments) publish(s *shell, payload string, ids ...string) {
 	s.Helper()
 	for _, id := range ids {
-		if err := p.transport.Publish("orders.placed", message.NewMessage(id, []byte(payload))); err != nil {
-			s.Fatal(err)
-		}
+		kit.OK(s, p.transport.Publish("orders.placed", message.NewMessage(id, []byte(payload))))
 	}
 }
 
@@ -131,9 +125,7 @@ func TestQuarantine(t *testing.T) {
 
 		// The entry of a panic has a stack.
 		const stack = "main.charge(...)\n\tcharge.go:7"
-		if _, err := db.ExecContext(t.Context(), `UPDATE once_parked SET stack = $1`, stack); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `UPDATE once_parked SET stack = $1`, stack)
 		if got := object[entryJSON](s, exitDone, "quarantine", "show", first).Stack; got != stack {
 			t.Errorf("the stack is %q", got)
 		}

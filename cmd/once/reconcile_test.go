@@ -32,9 +32,7 @@ func newPair(t *testing.T, from, to kit.Database) *pair {
 			at = time.Now().Add(-ago).UnixMilli()
 		}
 		for _, id := range ids {
-			if _, err := db.ExecContext(t.Context(), query, id, at); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, query, id, at)
 		}
 	}
 	const (
@@ -94,9 +92,7 @@ func TestReconcileByFiles(t *testing.T) {
 		p.stdin = p.receiver.run(p.Context(), "reconcile", "answer", "-", "--consumer", "payments").stdout
 		p.says(p.once(exitFound, "reconcile", "read", "-", "--topic", "orders.placed"), "lost")
 
-		if err := os.Truncate(answer, 100); err != nil {
-			p.Fatal(err)
-		}
+		kit.OK(p, os.Truncate(answer, 100))
 		p.says(p.once(exitFailed, "reconcile", "read", answer, "--topic", "orders.placed"), "damaged", filepath.Base(answer))
 	})
 }
@@ -117,9 +113,7 @@ func TestReconcileLedger(t *testing.T) {
 func TestReconcileFilesAreWrittenWholly(t *testing.T) {
 	p := newPair(t, kit.SQLite(t), kit.SQLite(t))
 	name := p.file("question.json")
-	if err := os.WriteFile(name, []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, os.WriteFile(name, []byte("old"), 0o600))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^$")
@@ -128,9 +122,7 @@ func TestReconcileFilesAreWrittenWholly(t *testing.T) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if _, err := stdout.Read(make([]byte, 1)); err != nil { // half of the file is written
 		t.Fatal(err)
 	}

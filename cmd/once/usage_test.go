@@ -178,9 +178,7 @@ func TestManPages(t *testing.T) {
 	s := &shell{T: t}
 	s.once(exitDone, "man", dir)
 	page, err := (&app{}).read(dir + "/once-quarantine-replay.1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	s.says(string(page), "stop-on-failure", "SYNOPSIS")
 }
 
@@ -302,9 +300,7 @@ func TestErrorsNameTheRemedy(t *testing.T) {
 	}
 
 	address, err := url.Parse(db.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	address.Path = "/no_such_database"
 	s.says(s.once(exitFailed, "status", "--dsn", address.String()),
 		"no_such_database", "(check the address and the user in ONCE_DSN or --dsn)")

@@ -24,13 +24,9 @@ const patience = time.Minute
 func listen(t *testing.T, f func()) *hint.Receiver {
 	t.Helper()
 	r, err := hint.Listen("127.0.0.1:0", f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, r.Close())
 	})
 	return r
 }
@@ -38,13 +34,9 @@ func listen(t *testing.T, f func()) *hint.Receiver {
 func sender(t *testing.T, config hint.Config, addresses ...string) *hint.Sender {
 	t.Helper()
 	s, err := hint.NewSender(addresses, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, s.Close())
 	})
 	return s
 }
@@ -57,9 +49,7 @@ func TestEachForwarderGetsTheHint(t *testing.T) {
 	a := listen(t, func() { first.Add(1) })
 	b := listen(t, func() { second.Add(1) })
 	_, port, err := net.SplitHostPort(b.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	s := sender(t, hint.Config{Logger: kit.Logger(t)}, a.Addr().String(), net.JoinHostPort("localhost", port))
 	began := time.Now()
 	for range 100_000 {
@@ -82,14 +72,10 @@ func TestOtherDatagramsAreIgnored(t *testing.T) {
 	hints := make(chan struct{}, 100)
 	r := listen(t, func() { hints <- struct{}{} })
 	conn, err := net.Dial("udp", r.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer conn.Close()
 	for _, text := range []string{"x", "once hint 10", "once hint", ""} {
-		if _, err := conn.Write([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(conn.Write([]byte(text))))
 	}
 	if _, err := conn.Write([]byte("once hint 1")); err != nil { // datagrams on the loopback interface keep their order
 		t.Fatal(err)
@@ -161,39 +147,26 @@ func TestHintWakesAForwarder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := kit.Postgres(t).DB
-			if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
 			b := &broker{}
 			f, err := forwarder.New(db, b, forwarder.Config{PollMin: c.poll, PollMax: c.poll, Logger: kit.Logger(t)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			r := listen(t, f.Hint)
 			s := sender(t, hint.Config{}, r.Addr().String())
 			if c.lost {
-				if err := r.Close(); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, r.Close())
 			}
 			ended := make(chan error, 1)
 			go func() { ended <- f.Run(t.Context()) }()
 			t.Cleanup(func() {
-				if err := f.Close(); err != nil {
-					t.Error(err)
-				}
-				if err := <-ended; err != nil {
-					t.Error(err)
-				}
+				kit.Check(t, f.Close())
+				kit.Check(t, <-ended)
 			})
 			<-f.Running()
 			for n := range int64(5) {
-				err := outbox.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
+				kit.OK(t, outbox.InTx(t.Context(), db, func(_ *sql.Tx, events message.Publisher) error {
 					return events.Publish("orders.placed", message.NewMessage(fmt.Sprint(n), nil))
-				}, s.Hint)
-				if err != nil {
-					t.Fatal(err)
-				}
+				}, s.Hint))
 				kit.Eventually(t, patience, "it is sent", func() bool { return b.sent.Load() == n+1 })
 			}
 		})

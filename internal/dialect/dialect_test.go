@@ -17,9 +17,7 @@ func TestMain(m *testing.M) { kit.Main(m) }
 func newDialect(t *testing.T, db kit.Database) dialect.Dialect {
 	t.Helper()
 	d, err := dialect.New(schema.Config{Dialect: schema.Dialect(db.Dialect)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return d
 }
 
@@ -53,21 +51,15 @@ func TestListsArriveUnchanged(t *testing.T) {
 func collect[T string | int64](t *testing.T, db kit.Database, query string, arg any) []T {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), query, arg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer rows.Close()
 	var all []T
 	for rows.Next() {
 		var one T
-		if err := rows.Scan(&one); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, rows.Scan(&one))
 		all = append(all, one)
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, rows.Err())
 	slices.Sort(all)
 	return all
 }
@@ -83,9 +75,7 @@ func TestTrap58PanicRollsBackAndIsNotRecovered(t *testing.T) {
 				}
 			}()
 			_ = d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
-				if _, err := tx.ExecContext(t.Context(), `INSERT INTO work VALUES (1)`); err != nil {
-					t.Error(err)
-				}
+				kit.Check(t, kit.Err(tx.ExecContext(t.Context(), `INSERT INTO work VALUES (1)`)))
 				panic("boom")
 			})
 		}()
@@ -162,44 +152,32 @@ func TestBeginSkipsDeadConnections(t *testing.T) {
 	var conns []*sql.Conn
 	for range idle {
 		conn, err := db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		conns = append(conns, conn)
 	}
 	for _, conn := range conns[1:] {
-		if _, err := conns[0].ExecContext(t.Context(), `SELECT pg_terminate_backend($1, 5000)`, pid(t, conn)); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, conns[0], `SELECT pg_terminate_backend($1, 5000)`, pid(t, conn))
 	}
 	for _, conn := range conns {
-		if err := conn.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, conn.Close())
 	}
 	for range idle {
-		if err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+		kit.OK(t, d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(t.Context(), `SELECT 1`)
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 }
 
 func pid(t *testing.T, conn *sql.Conn) (n int) {
 	t.Helper()
-	if err := conn.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, conn.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&n))
 	return n
 }
 
 func exec(t *testing.T, db kit.Database, query string, args ...any) {
 	t.Helper()
-	if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, db, query, args...)
 }
 
 // Write must see the changes of other transactions, whatever the default isolation level
@@ -208,9 +186,7 @@ func TestWriteUsesReadCommittedAndInTxTheDefault(t *testing.T) {
 	db := kit.Postgres(t)
 	d := newDialect(t, db)
 	db.SetMaxOpenConns(1)
-	if _, err := db.ExecContext(t.Context(), `SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, db, `SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ`)
 	for name, c := range map[string]struct {
 		in   func(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error
 		want string

@@ -28,16 +28,12 @@ type numbers struct {
 func eachReader(t *testing.T, test func(n numbers, driver string)) {
 	t.Parallel()
 	d, err := dialect.New(schema.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for _, driver := range []string{"postgres", "pgx"} {
 		t.Run(driver, func(t *testing.T) {
 			// Other tests change many tables. If a server cannot keep up with that, it makes all plans anew.
 			db, err := sql.Open(driver, kit.PostgresAlone(t).DSN)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			defer db.Close()
 			db.SetMaxOpenConns(1)
 			n := numbers{t, db, d}
@@ -50,9 +46,7 @@ func eachReader(t *testing.T, test func(n numbers, driver string)) {
 
 func (n numbers) exec(query string) {
 	n.Helper()
-	if _, err := n.ExecContext(n.Context(), query); err != nil {
-		n.Fatal(err)
-	}
+	kit.Exec(n, n, query)
 }
 
 // fill inserts the numbers from 1 to last.
@@ -65,7 +59,7 @@ func (n numbers) fill(last int) {
 func (n numbers) expect(r *dialect.Reader, above int64, want ...int64) {
 	n.Helper()
 	var got []int64
-	err := r.Read(n.Context(), n.dialect.Statement("", firstTwo), []any{above, int64(2)}, func(rows *sql.Rows) error {
+	kit.OK(n, r.Read(n.Context(), n.dialect.Statement("", firstTwo), []any{above, int64(2)}, func(rows *sql.Rows) error {
 		for rows.Next() {
 			var number int64
 			if err := rows.Scan(&number); err != nil {
@@ -74,10 +68,7 @@ func (n numbers) expect(r *dialect.Reader, above int64, want ...int64) {
 			got = append(got, number)
 		}
 		return rows.Err()
-	})
-	if err != nil {
-		n.Fatal(err)
-	}
+	}))
 	if !slices.Equal(got, want) {
 		n.Fatalf("got the numbers %v, want %v", got, want)
 	}
@@ -87,15 +78,11 @@ func (n numbers) expect(r *dialect.Reader, above int64, want ...int64) {
 func (n numbers) prepared(beginning string) (names []string) {
 	n.Helper()
 	rows, err := n.QueryContext(n.Context(), `SELECT name, statement FROM pg_prepared_statements`)
-	if err != nil {
-		n.Fatal(err)
-	}
+	kit.OK(n, err)
 	defer rows.Close()
 	for rows.Next() {
 		var name, statement string
-		if err := rows.Scan(&name, &statement); err != nil {
-			n.Fatal(err)
-		}
+		kit.OK(n, rows.Scan(&name, &statement))
 		if _, query, found := strings.Cut(statement, " AS "); found && strings.HasPrefix(statement, "PREPARE ") {
 			statement = query
 		}
@@ -103,9 +90,7 @@ func (n numbers) prepared(beginning string) (names []string) {
 			names = append(names, name)
 		}
 	}
-	if err := rows.Err(); err != nil {
-		n.Fatal(err)
-	}
+	kit.OK(n, rows.Err())
 	return names
 }
 
@@ -147,10 +132,7 @@ func TestReaderPreparesQueries(t *testing.T) {
 // is a line in the log of the server.
 func TestReadersOfOneConnectionCauseNoErrors(t *testing.T) {
 	eachReader(t, func(n numbers, driver string) {
-		var prompt bool
-		if err := n.QueryRowContext(n.Context(), `SELECT to_regproc('pg_stat_force_next_flush') IS NOT NULL`).Scan(&prompt); err != nil {
-			n.Fatal(err)
-		}
+		prompt := kit.One[bool](n, n, `SELECT to_regproc('pg_stat_force_next_flush') IS NOT NULL`)
 		if !prompt {
 			n.Skip("before version 15, PostgreSQL shows late how many statements have failed")
 		}
@@ -158,10 +140,7 @@ func TestReadersOfOneConnectionCauseNoErrors(t *testing.T) {
 		failed := func() (count int) {
 			n.Helper()
 			n.exec(`SELECT pg_stat_force_next_flush()`)
-			err := n.QueryRowContext(n.Context(), `SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()`).Scan(&count)
-			if err != nil {
-				n.Fatal(err)
-			}
+			kit.OK(n, n.QueryRowContext(n.Context(), `SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()`).Scan(&count))
 			return count
 		}
 		before := failed()
@@ -189,17 +168,14 @@ func TestOldPlansAreDiscarded(t *testing.T) {
 				beginning := `SELECT count(*) AS ` + name + ` FROM (`
 				works[beginning] = func(want ...int64) {
 					n.Helper()
-					err := run(n.Context(), n.DB, func(tx *sql.Tx) error {
+					kit.OK(n, run(n.Context(), n.DB, func(tx *sql.Tx) error {
 						var count int
 						err := tx.QueryRowContext(n.Context(), beginning+firstTwo+`) AS f`, int64(0), int64(2)).Scan(&count)
 						if err == nil && count != len(want) {
 							n.Fatalf("count is %d, want %d", count, len(want))
 						}
 						return err
-					})
-					if err != nil {
-						n.Fatal(err)
-					}
+					}))
 				}
 			}
 		}
@@ -215,23 +191,7 @@ func TestOldPlansAreDiscarded(t *testing.T) {
 				if len(names) != 1 {
 					n.Fatalf("%s: the prepared queries are %q, want one", beginning, names)
 				}
-				rows, err := n.QueryContext(n.Context(), `EXPLAIN EXECUTE `+names[0]+`(0, 2)`)
-				if err != nil {
-					n.Fatal(err)
-				}
-				defer rows.Close()
-				var lines []string
-				for rows.Next() {
-					var line string
-					if err := rows.Scan(&line); err != nil {
-						n.Fatal(err)
-					}
-					lines = append(lines, line)
-				}
-				if err := rows.Err(); err != nil {
-					n.Fatal(err)
-				}
-				return strings.Join(lines, "\n")
+				return strings.Join(kit.Lines(n, n, `EXPLAIN EXECUTE `+names[0]+`(0, 2)`), "\n")
 			}
 			plan() // the busy machine may have discarded the plan
 			n.fill(400_000)
@@ -252,20 +212,14 @@ func TestPreparesRecognisesPgx(t *testing.T) {
 	database := kit.Postgres(t)
 	for name, want := range map[string]bool{"pgx": true, "postgres": false} {
 		db, err := sql.Open(name, database.DSN)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		defer db.Close()
 		tx, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if got := dialect.Prepares(tx); got != want {
 			t.Errorf("%s: %t, want %t", name, got, want)
 		}
-		if err := tx.Rollback(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, tx.Rollback())
 		_ = dialect.Prepares(tx) // no panic after the end
 	}
 }
@@ -276,25 +230,17 @@ func TestEndedRecognisesEachDriver(t *testing.T) {
 	t.Parallel()
 	database := kit.Postgres(t)
 	ours, err := dialect.New(schema.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for _, name := range []string{"pgx", "postgres"} {
 		db, err := sql.Open(name, database.DSN)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		defer db.Close()
 		tx, release, err := ours.BeginScope(t.Context(), db, ours.Check())
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if err := dialect.Ended(tx); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := tx.ExecContext(t.Context(), `ROLLBACK`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, tx, `ROLLBACK`)
 		if err := dialect.Ended(tx); !errors.Is(err, dialect.ErrEnded) {
 			t.Errorf("%s: after ROLLBACK Ended returns %v", name, err)
 		}

@@ -32,25 +32,18 @@ func TestSettingsOfAFunctionDoNotMisleadLaterWork(t *testing.T) {
 			ctx := context.WithoutCancel(t.Context())
 			exec(t, db, `CREATE SCHEMA other; CREATE ROLE `+role+`; GRANT USAGE ON SCHEMA other TO `+role)
 			t.Cleanup(func() { _, _ = db.ExecContext(ctx, `RESET ROLE; DROP OWNED BY `+role+`; DROP ROLE `+role) })
-			if err := schema.Up(ctx, db.DB, schema.Config{Schema: "other"}); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, schema.Up(ctx, db.DB, schema.Config{Schema: "other"}))
 			d, err := dialect.New(schema.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			reader := d.Reader(db.DB)
 			insert := d.SQL(`INSERT INTO {inbox} (message_id, consumer, digest) VALUES ('m1', 'c', '')`)
 			count := `SELECT COUNT(*) FROM {inbox} WHERE consumer = $1`
 
 			for n := range 2 { // the reader has used its query before the second change
-				err = d.InTx(ctx, db.DB, func(tx *sql.Tx) error {
+				kit.OK(t, d.InTx(ctx, db.DB, func(tx *sql.Tx) error {
 					_, err := tx.ExecContext(ctx, `SET search_path = other; SET ROLE `+role)
 					return err
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				}))
 				if n == 0 {
 					if err := d.Write(ctx, db.DB, func(tx *sql.Tx) error { _, err := tx.ExecContext(ctx, insert); return err }); err != nil {
 						t.Fatalf("write: %v", err)
@@ -88,15 +81,11 @@ func TestConnectionWhoseRoleHasNoRightsIsClosed(t *testing.T) {
 			exec(t, db, `CREATE ROLE `+role)
 			t.Cleanup(func() { _, _ = db.ExecContext(ctx, `RESET ROLE; DROP ROLE `+role) })
 			d, err := dialect.New(schema.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			execute := func(statement string) error {
 				return d.InTx(ctx, db.DB, func(tx *sql.Tx) error { _, err := tx.ExecContext(ctx, statement); return err })
 			}
-			if err := execute(`SET ROLE ` + role); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, execute(`SET ROLE `+role))
 			for n, want := range []string{"42501", ""} {
 				if err := execute(`DELETE FROM once_inbox`); dialect.State(err) != want {
 					t.Errorf("call %d: %v", n, err)
@@ -119,18 +108,14 @@ func openWith(t *testing.T, name string) kit.Database {
 			connector = stdlib.GetConnector(*config)
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if lazy {
 		connector = lazytx.Connector(connector)
 	}
 	db := sql.OpenDB(connector)
 	t.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(1)
-	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
 	return kit.Database{DB: db}
 }
 
@@ -143,9 +128,7 @@ func TestTrap27ConnectionToReplicaIsClosed(t *testing.T) {
 	exec(t, db, `CREATE TABLE work (n integer)`)
 	connection := func() (n int) {
 		t.Helper()
-		if err := db.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&n))
 		return n
 	}
 	for state, c := range map[string]struct {
@@ -215,17 +198,12 @@ func TestQueriesOfLookAreNotCompiled(t *testing.T) {
 	db := kit.Postgres(t)
 	db.SetMaxOpenConns(1)
 	d, err := dialect.New(schema.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	jit := func(read func(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error) (value string) {
 		t.Helper()
-		err := read(t.Context(), db.DB, func(tx *sql.Tx) error {
+		kit.OK(t, read(t.Context(), db.DB, func(tx *sql.Tx) error {
 			return tx.QueryRowContext(t.Context(), `SHOW jit`).Scan(&value)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		return value
 	}
 	usual := jit(d.Read)

@@ -32,7 +32,7 @@ func TestStatementArgumentsArriveUnchanged(t *testing.T) {
 		`SET LOCAL standard_conforming_strings = on`,
 		`SET LOCAL standard_conforming_strings = off; SET LOCAL backslash_quote = on; SET LOCAL escape_string_warning = off`,
 	} {
-		err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+		kit.OK(t, d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
 			if _, err := tx.ExecContext(t.Context(), setting); err != nil {
 				return err
 			}
@@ -53,10 +53,7 @@ func TestStatementArgumentsArriveUnchanged(t *testing.T) {
 				t.Errorf("NULL and every byte arrived as %q", got)
 			}
 			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 }
 
@@ -64,9 +61,7 @@ func TestStatementArgumentsArriveUnchanged(t *testing.T) {
 func TestStatementNumbersTakeTypeOfContext(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		d := newDialect(t, db)
-		if _, err := db.ExecContext(t.Context(), `CREATE TABLE numbers (n bigint NOT NULL)`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `CREATE TABLE numbers (n bigint NOT NULL)`)
 		insert := d.Statement("", `INSERT INTO numbers (n) VALUES ($1)`)
 		next := d.Statement("", `SELECT n FROM numbers WHERE n >= $1 ORDER BY n LIMIT 1`)
 		err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
@@ -83,9 +78,7 @@ func TestStatementNumbersTakeTypeOfContext(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, err)
 	})
 }
 
@@ -116,16 +109,14 @@ func TestStatementRefusesInvalidText(t *testing.T) {
 func TestStatementResultBelongsToTheQuery(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		d := newDialect(t, db)
-		if _, err := db.ExecContext(t.Context(), `CREATE TABLE names (name text PRIMARY KEY)`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `CREATE TABLE names (name text PRIMARY KEY)`)
 		insert := d.Statement(`SET LOCAL lock_timeout = 4321; SET LOCAL statement_timeout = 60000`,
 			`INSERT INTO names (name) VALUES ($1), ($2) ON CONFLICT DO NOTHING`)
 		for _, test := range []struct {
 			first, second string
 			inserted      int64
 		}{{"a", "it's", 2}, {"it's", "b", 1}, {"a", "b", 0}} {
-			err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+			kit.OK(t, d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
 				result, err := insert.Exec(t.Context(), tx, test.first, test.second)
 				if err != nil {
 					return err
@@ -142,10 +133,7 @@ func TestStatementResultBelongsToTheQuery(t *testing.T) {
 					t.Errorf("lock_timeout is %s", timeout)
 				}
 				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))
 		}
 		count := d.Statement("", `SELECT count(*) FROM names WHERE name = $1`)
 		err := d.Write(t.Context(), db.DB, func(tx *sql.Tx) error {
@@ -155,8 +143,6 @@ func TestStatementResultBelongsToTheQuery(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, err)
 	})
 }

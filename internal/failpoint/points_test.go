@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 const module = "../.."
@@ -24,7 +25,7 @@ func hits(t *testing.T) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
 	files := token.NewFileSet()
-	err := filepath.WalkDir(module, func(path string, entry fs.DirEntry, err error) error {
+	kit.OK(t, filepath.WalkDir(module, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -59,10 +60,7 @@ func hits(t *testing.T) map[string][]string {
 			return true
 		})
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return found
 }
 

@@ -37,21 +37,15 @@ func newBench(t *testing.T) *bench {
 func plain(t *testing.T) *bench {
 	t.Helper()
 	db := kit.Postgres(t)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	d, err := dialect.New(schema.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return &bench{t, db.DB, d}
 }
 
 func (b *bench) up() {
 	b.Helper()
-	if err := schema.Up(b.Context(), b.db, schema.Config{Sent: schema.ByDay}); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, schema.Up(b.Context(), b.db, schema.Config{Sent: schema.ByDay}))
 }
 
 func (b *bench) exec(query string, args ...any) {
@@ -72,9 +66,7 @@ func (b *bench) send(id string, ago time.Duration) {
 func (b *bench) sweep(keep time.Duration) outboxrow.SentDays {
 	b.Helper()
 	r, err := outboxrow.SweepSentDays(b.Context(), b.db, b.d, keep)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return r
 }
 
@@ -91,22 +83,7 @@ func (b *bench) partitions() []string {
 
 func (b *bench) list(query string) (all []string) {
 	b.Helper()
-	rows, err := b.db.QueryContext(b.Context(), query)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var one string
-		if err := rows.Scan(&one); err != nil {
-			b.Fatal(err)
-		}
-		all = append(all, one)
-	}
-	if err := rows.Err(); err != nil {
-		b.Fatal(err)
-	}
-	return all
+	return kit.Lines(b, b.db, query)
 }
 
 func (b *bench) expect(what string, got, want []string) {
@@ -130,9 +107,7 @@ func TestSweepDoesNothingWithAPlainLog(t *testing.T) {
 	}
 	lite := kit.SQLite(t)
 	d, err := dialect.New(schema.Config{Dialect: schema.SQLite})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if r, err := outboxrow.SweepSentDays(t.Context(), lite.DB, d, oneDay); err != nil || r.ByDay {
 		t.Errorf("SQLite: %+v, %v", r, err)
 	}
@@ -222,20 +197,13 @@ func TestSweepLeavesADayThatIsInUse(t *testing.T) {
 	b.exec(`ALTER TABLE once_outbox_sent DETACH PARTITION once_outbox_sent_first;
 		ALTER TABLE once_outbox_sent ATTACH PARTITION once_outbox_sent_first FOR VALUES FROM (MINVALUE) TO ('2020-01-01 00:00Z')`)
 	reader, err := b.db.BeginTx(b.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = reader.Rollback() }()
-	var n int
-	if err := reader.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM once_outbox_sent`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	kit.One[int](t, reader, `SELECT COUNT(*) FROM once_outbox_sent`)
 	if r := b.sweep(oneDay); r.Dropped != 0 {
 		t.Errorf("while the log is read: %+v", r)
 	}
-	if err := reader.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, reader.Rollback())
 	if r := b.sweep(oneDay); r.Dropped != 1 {
 		t.Errorf("afterwards: %+v", r)
 	}
@@ -247,9 +215,7 @@ func TestManyProcessesSweep(t *testing.T) {
 	var all sync.WaitGroup
 	for range 10 {
 		all.Go(func() {
-			if _, err := outboxrow.SweepSentDays(t.Context(), b.db, b.d, oneDay); err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, kit.Err(outboxrow.SweepSentDays(t.Context(), b.db, b.d, oneDay)))
 		})
 	}
 	all.Wait()

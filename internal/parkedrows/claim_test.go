@@ -92,9 +92,7 @@ func TestRowThatIsTooLargeIsClaimedAlone(t *testing.T) {
 		s := newStore(t, db)
 		large := message.NewMessage("large", make([]byte, 1000))
 		deliver(t, s, "small")
-		if err := s.Deliver(t.Context(), "t", []string{"c"}, large); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.Deliver(t.Context(), "t", []string{"c"}, large))
 		size := len(parkedrows.Encode(large))
 		sel := selection
 		sel.Limit, sel.Bytes, sel.Turns = 2, 2*size-1, &parkedrows.TenantTurns{}
@@ -127,16 +125,13 @@ func TestAppliedAsksTheInboxForTheContent(t *testing.T) {
 		for _, c := range []struct{ consumer, id, body string }{
 			{"c", "applied", ""}, {"c", "another", "other content"}, {"d", "another", ""}, {"d", "open", ""},
 		} {
-			err := s.Dialect().Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+			kit.OK(t, s.Dialect().Write(t.Context(), db.DB, func(tx *sql.Tx) error {
 				entered, err := s.Tombstone(t.Context(), tx, c.consumer, c.id, parkedrows.Encode(message.NewMessage(c.id, []byte(c.body))))
 				if !entered {
 					t.Errorf("%s was in the inbox of %s", c.id, c.consumer)
 				}
 				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))
 		}
 		for n, c := range claim(t, s, selection) {
 			if applied, err := s.Applied(t.Context(), c); err != nil || applied != (n == 0) {
@@ -157,7 +152,7 @@ func TestTombstoneEntersOnlyIDsOfTheInbox(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newStore(t, db)
-		err := s.Dialect().Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+		kit.OK(t, s.Dialect().Write(t.Context(), db.DB, func(tx *sql.Tx) error {
 			for _, c := range []struct {
 				id       string
 				envelope []byte
@@ -180,10 +175,7 @@ func TestTombstoneEntersOnlyIDsOfTheInbox(t *testing.T) {
 				}
 			}
 			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	})
 }
 
@@ -195,12 +187,8 @@ func TestSettledClaimsAreNotRenewed(t *testing.T) {
 	s := newStore(t, db)
 	deliver(t, s, "m")
 	c := claim(t, s, selection)[0].Claim
-	if err := s.Release(t.Context(), c, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, s.Release(t.Context(), c, 0))
+	kit.OK(t, db.Close())
 	for _, claims := range [][]*parkedrows.Claim{nil, {c}} {
 		if err := s.Extend(t.Context(), time.Hour, claims); err != nil {
 			t.Errorf("%d claims: %v", len(claims), err)
@@ -240,19 +228,14 @@ func setIsolation(t *testing.T, db kit.Database, isolation string) {
 	t.Helper()
 	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`DO $$BEGIN
 		EXECUTE format('ALTER DATABASE %%I SET default_transaction_isolation = %%L', current_database(), '%s'); END$$`, isolation))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	db.SetMaxIdleConns(0) // a new connection has the new default
 }
 
 func waitingForLocks(t *testing.T, db kit.Database) (n int) {
 	t.Helper()
-	err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
-		WHERE NOT granted AND datname = current_database()`).Scan(&n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+		WHERE NOT granted AND datname = current_database()`).Scan(&n))
 	return n
 }
 
@@ -263,16 +246,12 @@ func slow(t *testing.T, db kit.Database, owner string) (goOn func()) {
 	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`
 		CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$;
 		CREATE TRIGGER slowly BEFORE UPDATE ON once_parked FOR EACH ROW WHEN (NEW.owner = '%s') EXECUTE FUNCTION slowly()`, owner))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err == nil {
 		_, err = tx.ExecContext(t.Context(), `SELECT pg_advisory_xact_lock(1)`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	return func() { _ = tx.Rollback() }
 }
@@ -337,16 +316,10 @@ func TestExtendSkipsRowsSettledMeanwhile(t *testing.T) {
 			go func() { ended <- s.Extend(t.Context(), time.Hour, all) }()
 			kit.Eventually(t, 20*time.Second, "the first is renewed", func() bool { return waitingForLocks(t, db) == 1 })
 			var second int64
-			if err := unlocked(t, db, &second); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Resolve(t.Context(), claims[second]); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, unlocked(t, db, &second))
+			kit.OK(t, s.Resolve(t.Context(), claims[second]))
 			goOn()
-			if err := <-ended; err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, <-ended)
 			if left := rows.Parked(t, s, parkedrows.Waiting); len(left) != 1 || time.Until(left[0].DueAt) < 2*selection.Lease {
 				t.Fatalf("%+v", left)
 			}
@@ -426,9 +399,7 @@ func TestClaimFailsIfARowCannotBeRead(t *testing.T) {
 	_, err := db.ExecContext(t.Context(), `
 		ALTER TABLE once_parked DROP CONSTRAINT once_parked_rounds_check, ALTER rounds DROP DEFAULT,
 			ALTER rounds TYPE text USING 'many'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if claims, err := s.Claim(t.Context(), selection); err == nil {
 		t.Errorf("%d rows were claimed", len(claims))
 	}

@@ -24,9 +24,7 @@ func TestRegistrationKeepsTheEmbeddedTransport(t *testing.T) {
 		see := func(c parkedrows.Consumer) *parkedrows.Consumer {
 			t.Helper()
 			before, err := store.Register(t.Context(), c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			return before
 		}
 		const topic = "orders"
@@ -80,9 +78,7 @@ func TestRegistrationRecordsTheHandlerLater(t *testing.T) {
 		store := newStore(t, db)
 		for _, handler := range []string{"", "handler-1"} {
 			c := parkedrows.Consumer{Consumer: "payments", Topic: "orders", Owner: "a", Handler: handler}
-			if _, err := store.Register(t.Context(), c); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(store.Register(t.Context(), c)))
 			for _, table := range []string{"consumers", "consumer_instances"} {
 				var recorded string
 				if err := db.QueryRowContext(t.Context(), `SELECT handler FROM once_`+table).Scan(&recorded); err != nil || recorded != handler {
@@ -104,9 +100,7 @@ func TestUnregisterDeletesWhatWaits(t *testing.T) {
 			{Consumer: "c", Topic: "u", Owner: "host/1/b"},
 			{Consumer: "d", Topic: "t", Owner: "host/1/c"},
 		} {
-			if _, err := s.Register(t.Context(), c); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(s.Register(t.Context(), c)))
 		}
 		var running *parkedrows.RunningError
 		const says = "s ago as host/1/a: stop it, wait until that is 2m0s ago, and call again"
@@ -116,15 +110,9 @@ func TestUnregisterDeletesWhatWaits(t *testing.T) {
 		exec(t, s, `UPDATE {consumers} SET seen_at = {after $1}`, -time.Hour.Milliseconds())
 
 		deliver(t, s, "waits", "quarantined", "claimed", "replayed", "resolved")
-		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("head", "k"), keyed("held", "k")); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Deliver(t.Context(), "u", []string{"c"}, message.NewMessage("of another topic", nil)); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Deliver(t.Context(), "t", []string{"d"}, message.NewMessage("of another", nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("head", "k"), keyed("held", "k")))
+		kit.OK(t, s.Deliver(t.Context(), "u", []string{"c"}, message.NewMessage("of another topic", nil)))
+		kit.OK(t, s.Deliver(t.Context(), "t", []string{"d"}, message.NewMessage("of another", nil)))
 		for id, set := range map[string]string{
 			"quarantined": `state = 'quarantined'`, "claimed": `token = 'x'`, "replayed": `replays = 1`, "resolved": `state = 'resolved'`,
 		} {
@@ -147,9 +135,7 @@ func TestUnregisterDeletesWhatWaits(t *testing.T) {
 			for _, name := range []string{"c", "d"} {
 				var n int
 				q := s.Dialect().SQL(`SELECT COUNT(*) FROM {` + table + `} WHERE consumer = $1`)
-				if err := db.QueryRowContext(t.Context(), q, name).Scan(&n); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, db.QueryRowContext(t.Context(), q, name).Scan(&n))
 				for range n {
 					names = append(names, name)
 				}
@@ -187,18 +173,12 @@ func TestRemoveNoticesAConsumerThatHasJustRegistered(t *testing.T) {
 		_, err := s.Register(t.Context(), parkedrows.Consumer{Consumer: "c", Topic: "t", Owner: "host/1/a"})
 		return err
 	}
-	if err := register(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, register())
 	exec(t, s, `UPDATE {consumers} SET seen_at = {after $1}`, -time.Hour.Milliseconds())
 	registering, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = registering.Rollback() }()
-	if _, err := registering.ExecContext(t.Context(), `UPDATE once_consumers SET seen_at = now()`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, registering, `UPDATE once_consumers SET seen_at = now()`)
 	removed := make(chan error, 1)
 	go func() {
 		removed <- s.Dialect().Write(t.Context(), db.DB, func(tx *sql.Tx) error {
@@ -210,9 +190,7 @@ func TestRemoveNoticesAConsumerThatHasJustRegistered(t *testing.T) {
 		})
 	}()
 	kit.Eventually(t, 20*time.Second, "the removal waits", func() bool { return waitingForLocks(t, db) == 1 })
-	if err := registering.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, registering.Commit())
 	var running *parkedrows.RunningError
 	if err := <-removed; !errors.As(err, &running) || running.Consumer.Absent() {
 		t.Errorf("got %v, want a RunningError", err)
@@ -225,9 +203,7 @@ func TestFailedRepairCountsTheRepairedKeys(t *testing.T) {
 	db := kit.Postgres(t)
 	s := newStore(t, db)
 	for _, key := range []string{"a", "b"} {
-		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed(key+" 1", key), keyed(key+" 2", key)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed(key+" 1", key), keyed(key+" 2", key)))
 	}
 	exec(t, s, `DELETE FROM {parked} WHERE message_id IN ('a 1', 'b 1')`)
 	exec(t, s, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$`)
@@ -252,16 +228,12 @@ func TestRepairReleasesKeysThatNoHeadWillRelease(t *testing.T) {
 			s := newStore(t, db)
 			exec(t, s, `DELETE FROM {parked}`)
 			for _, key := range []string{"fine", "no head", "no head either", "blocked"} {
-				if err := s.DeliverTo(t.Context(), "t", inOrder, keyed(key+" 1", key), keyed(key+" 2", key)); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed(key+" 1", key), keyed(key+" 2", key)))
 			}
 			for consumer, topic := range map[string]string{"c": "u", "d": "t"} { // these keys belong to others
 				for _, key := range []string{"no head", "blocked", "fine and theirs"} {
 					to := []parkedrows.Subscription{{Consumer: consumer, KeyOrder: true}}
-					if err := s.DeliverTo(t.Context(), topic, to, keyed("other "+key+" 1", key), keyed("other "+key+" 2", key)); err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, s.DeliverTo(t.Context(), topic, to, keyed("other "+key+" 1", key), keyed("other "+key+" 2", key)))
 				}
 			}
 			exec(t, s, `DELETE FROM {parked} WHERE message_id IN ('no head 1', 'no head either 1', 'other no head 1')`)
@@ -317,22 +289,16 @@ func TestUnusualNamesAreFoundAgain(t *testing.T) {
 		if len(claimed) != 1 {
 			t.Fatalf("claimed %+v", claimed)
 		}
-		if err := s.Resolve(t.Context(), claimed[0].Claim); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.Resolve(t.Context(), claimed[0].Claim))
 		if n, err := s.Forget(t.Context(), topic, name, -time.Minute, 10); err != nil || n != 1 {
 			t.Errorf("%d handled messages are deleted, %v", n, err)
 		}
-		if err := s.Leave(t.Context(), name, topic, owner); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, s.Leave(t.Context(), name, topic, owner))
 		var instances int
 		if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_consumer_instances`).Scan(&instances); err != nil || instances != 0 {
 			t.Errorf("%d instances are left, %v", instances, err)
 		}
-		if err := s.Deliver(t.Context(), topic, []string{name}, message.NewMessage("m", nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.Deliver(t.Context(), topic, []string{name}, message.NewMessage("m", nil)))
 		exec(t, s, `UPDATE {consumers} SET seen_at = {after $1}`, -time.Hour.Milliseconds())
 		if n, err := s.Unregister(t.Context(), name, topic); err != nil || n != 1 {
 			t.Errorf("%d messages are deleted, %v", n, err)

@@ -151,9 +151,7 @@ func TestContextHasTheTransactionOfItsMessage(t *testing.T) {
 	}
 	var called []int
 	for n := range 2 {
-		if err := AfterCommit(ctx, func() { called = append(called, n) }); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, AfterCommit(ctx, func() { called = append(called, n) }))
 	}
 	if err := AfterCommit(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), "pass the context that the handler got") {
 		t.Errorf("without a transaction: %v", err)
@@ -221,22 +219,14 @@ func TestNameIsReservedWhileItsSubscriptionRuns(t *testing.T) {
 	t.Parallel()
 	db := kit.SQLite(t)
 	s, err := NewStore(db.DB, schema.Config{Dialect: schema.SQLite})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	again, err := NewStore(db.DB, schema.Config{Dialect: schema.SQLite})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	other, err := NewStore(db.DB, schema.Config{Dialect: schema.SQLite, Prefix: "other_"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	over := make(chan struct{})
 	use, drop, err := s.Use("c", "t", false, over)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	refused := func(want string, shared bool) {
 		t.Helper()
 		if _, _, err := again.Use("c", "t", shared, nil); err == nil || err.Error() != want {
@@ -265,9 +255,8 @@ func TestNameIsReservedWhileItsSubscriptionRuns(t *testing.T) {
 	if n := len(s.process.uses); n != 0 {
 		t.Errorf("%d names are left", n)
 	}
-	if _, drop, err = s.Use("c", "t", true, make(chan struct{})); err != nil {
-		t.Fatal(err)
-	}
+	_, drop, err = s.Use("c", "t", true, make(chan struct{}))
+	kit.OK(t, err)
 	_, dropShared, err := again.Use("c", "t", true, make(chan struct{}))
 	if err != nil {
 		t.Errorf("both are shared: %v", err)

@@ -28,17 +28,13 @@ func apply(t *testing.T, db kit.Database, tx *sql.Tx, version int) {
 		INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
 		VALUES ('c', 'account', 'a', $1, 1, `+now+`)
 		ON CONFLICT (consumer, aggregate_type, aggregate_id) DO UPDATE SET version = excluded.version`, version)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 }
 
 func begin(t *testing.T, db kit.Database) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	return tx
 }
@@ -46,11 +42,8 @@ func begin(t *testing.T, db kit.Database) *sql.Tx {
 // waiting returns the number of transactions that wait for another transaction.
 func waiting(t *testing.T, db kit.Database) (n int) {
 	t.Helper()
-	err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_stat_activity
-		WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n))
 	return n
 }
 
@@ -77,9 +70,7 @@ func TestParkEarlySeesVersionAppliedMeanwhile(t *testing.T) {
 			for _, claimed := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%+v,claimed %v", c, claimed), func(t *testing.T) {
 					for _, table := range []string{"once_parked", "once_versions"} {
-						if _, err := db.ExecContext(t.Context(), `DELETE FROM `+table); err != nil {
-							t.Fatal(err)
-						}
+						kit.Exec(t, db, `DELETE FROM `+table)
 					}
 					seesMeanwhile(t, db, s, c.before, c.meanwhile, c.commits, c.due, claimed)
 				})
@@ -100,9 +91,7 @@ func seesMeanwhile(t *testing.T, db kit.Database, s *parkedrows.Store, before, m
 	if before > 0 {
 		tx := begin(t, db)
 		apply(t, db, tx, before)
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, tx.Commit())
 	}
 	tx := begin(t, db)
 	if meanwhile > 0 {
@@ -118,23 +107,17 @@ func seesMeanwhile(t *testing.T, db kit.Database, s *parkedrows.Store, before, m
 		go park()
 		kit.Eventually(t, 20*time.Second, "parking waits for the version", func() bool { return waiting(t, db) == 1 })
 	}
-	if err := end(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, end())
 	if db.Dialect != "postgres" || meanwhile == 0 {
 		park()
 	}
-	if err := <-parking; err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, <-parking)
 	again := claim(t, s, selection)
 	if got := len(again) == 1; got != due || (woken == 1) != due {
 		t.Errorf("due %v, woken %d times, want %v", got, woken, due)
 	}
 	var versions, want int
-	if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_versions`).Scan(&versions); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_versions`).Scan(&versions))
 	if before > 0 || meanwhile > 0 && commits {
 		want = 1
 	}
@@ -156,14 +139,10 @@ func TestApplyingAVersionWaitsForParkEarly(t *testing.T) {
 			if before > 0 {
 				tx := begin(t, db)
 				apply(t, db, tx, before)
-				if err := tx.Commit(); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, tx.Commit())
 			}
 			blocker := begin(t, db)
-			if _, err := blocker.ExecContext(t.Context(), `SELECT FROM once_parked FOR UPDATE`); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, blocker, `SELECT FROM once_parked FOR UPDATE`)
 			parking, applying := make(chan error, 1), make(chan error, 1)
 			go func() { parking <- s.ParkEarly(t.Context(), d, nil, third, time.Hour) }()
 			kit.Eventually(t, 20*time.Second, "it is being parked", func() bool { return waiting(t, db) == 1 })
@@ -176,13 +155,9 @@ func TestApplyingAVersionWaitsForParkEarly(t *testing.T) {
 				applying <- err
 			}()
 			kit.Eventually(t, 20*time.Second, "who applies waits", func() bool { return waiting(t, db) == 2 })
-			if err := blocker.Rollback(); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, blocker.Rollback())
 			for _, done := range []chan error{parking, applying} {
-				if err := <-done; err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, <-done)
 			}
 			var found int
 			err := tx.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_parked
@@ -200,9 +175,7 @@ func TestEarlyRowLeavesItsKeyAndKeepsItsWait(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newStore(t, db)
-		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a3", "a"), keyed("a2", "a")); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("a3", "a"), keyed("a2", "a")))
 		early := func(waited time.Duration) {
 			t.Helper()
 			c := claim(t, s, selection)[0]
@@ -210,9 +183,7 @@ func TestEarlyRowLeavesItsKeyAndKeepsItsWait(t *testing.T) {
 				t.Errorf("%s has waited for %v, want a3 and %v", c.Message.UUID, c.Waited, waited)
 			}
 			d := &parkedrows.Delivery{Consumer: "c", Topic: "t", Subscribed: true, Claim: c.Claim}
-			if err := s.ParkEarly(t.Context(), d, c.Message, third, time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, s.ParkEarly(t.Context(), d, c.Message, third, time.Hour))
 			if all := rows.Parked(t, s); all[0].BlocksKey || all[0].PriorityClass != "retry" || all[1].State != parkedrows.Waiting ||
 				!all[1].BlocksKey {
 				t.Errorf("the rows are %+v", all)
@@ -237,9 +208,7 @@ func TestKeyOrderOfEachSubscriptionIsSeparate(t *testing.T) {
 		for n := 1; n <= 3; n++ {
 			for _, sub := range subscriptions {
 				to := []parkedrows.Subscription{{Consumer: sub[0], KeyOrder: true}}
-				if err := s.DeliverTo(t.Context(), sub[1], to, keyed(fmt.Sprintf("%s/%s %d", sub[0], sub[1], n), "key")); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, s.DeliverTo(t.Context(), sub[1], to, keyed(fmt.Sprintf("%s/%s %d", sub[0], sub[1], n), "key")))
 			}
 		}
 		states := map[string]string{}
@@ -260,9 +229,7 @@ func TestKeyOrderOfEachSubscriptionIsSeparate(t *testing.T) {
 		for _, sub := range slices.Backward(subscriptions) {
 			sel, name := selection, sub[0]+"/"+sub[1]
 			sel.Consumer, sel.Topic = sub[0], sub[1]
-			if err := s.Resolve(t.Context(), claim(t, s, sel)[0].Claim); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, s.Resolve(t.Context(), claim(t, s, sel)[0].Claim))
 			states[name+" 2"] = parkedrows.Waiting
 			expect("after the head of " + name)
 		}
@@ -275,13 +242,9 @@ func TestKeyOrderNewMessageWaitsBehindHeldMessages(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newStore(t, db)
-		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a")); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a")))
 		exec(t, s, `DELETE FROM {parked} WHERE message_id = 'a1'`)
-		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a3", "a")); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("a3", "a")))
 		if claimed := claim(t, s, selection); len(claimed) != 0 {
 			t.Errorf("%s was claimed before a2", claimed[0].Message.UUID)
 		}
@@ -303,9 +266,7 @@ func TestKeyOrderCostDoesNotGrowWithTheLengthOfTheKey(t *testing.T) {
 	db.SetMaxOpenConns(1) // see kit.RowsRead
 	exec := func(query string) {
 		t.Helper()
-		if _, err := db.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, query)
 	}
 	const rows, rounds = 10_000, 10
 	exec(`ALTER TABLE once_parked SET (autovacuum_enabled = false)`)
@@ -319,18 +280,14 @@ func TestKeyOrderCostDoesNotGrowWithTheLengthOfTheKey(t *testing.T) {
 	before := kit.RowsRead(t, db, "once_parked")
 	for n := range rounds {
 		behind, other := keyed(fmt.Sprint("behind", n), "k"), keyed(fmt.Sprint("new", n), fmt.Sprint(n))
-		if err := s.DeliverTo(t.Context(), "t", inOrder, behind, other); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, behind, other))
 		claimed := claim(t, s, selection)
 		if len(claimed) != 2 {
 			t.Fatalf("round %d: claimed %d messages, want the head of the long key and of the new one", n, len(claimed))
 		}
 		for _, c := range claimed {
 			c.Keep = true
-			if err := s.Resolve(t.Context(), c.Claim); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, s.Resolve(t.Context(), c.Claim))
 		}
 	}
 	if read := kit.RowsRead(t, db, "once_parked") - before; read > 100*rounds {

@@ -30,9 +30,7 @@ func TestTrap50EnvelopeKeepsEveryByte(t *testing.T) {
 			msg.Metadata[key] = s
 		}
 		got, err := parkedrows.Decode(parkedrows.Encode(msg))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if !got.Equals(msg) {
 			t.Fatalf("%.10q does not come back as it was", s)
 		}
@@ -99,9 +97,7 @@ func TestSnapshotIsIndependent(t *testing.T) {
 func TestDecodedMessageIsIndependentOfItsEnvelope(t *testing.T) {
 	envelope := parkedrows.Encode(message.NewMessage("id", []byte("body")))
 	first, err := parkedrows.Decode(envelope)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	first.Payload[0] = 'X'
 	if second, err := parkedrows.Decode(envelope); err != nil || string(second.Payload) != "body" {
 		t.Errorf("the payload is %q, %v", second.Payload, err)
@@ -136,9 +132,7 @@ func decoded(t *testing.T, db *sql.DB, envelope []byte) (id sql.NullString, head
 func parkedTables(t *testing.T) kit.Database {
 	t.Helper()
 	db := kit.Postgres(t)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	return db
 }
 
@@ -207,18 +201,12 @@ func TestSQLReadsDamagedEnvelopesAsNull(t *testing.T) {
 func TestViewShowsParkedMessages(t *testing.T) {
 	db := parkedTables(t)
 	s, err := parkedrows.NewStore(db.DB, schema.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	msg := message.NewMessage("m1", []byte(`{"order":17}`))
 	msg.Metadata["once_tenant_id"] = "acme"
-	if err := s.Deliver(t.Context(), "t", []string{"c"}, msg); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.ExecContext(t.Context(), `INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
-		VALUES ('c', 't', 'damaged', '', 'x', 'quarantined', now())`); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, s.Deliver(t.Context(), "t", []string{"c"}, msg))
+	kit.Exec(t, db, `INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
+		VALUES ('c', 't', 'damaged', '', 'x', 'quarantined', now())`)
 	var order, tenant string
 	err = db.QueryRowContext(t.Context(), `SELECT convert_from(payload, 'UTF8')::json ->> 'order', headers ->> 'once_tenant_id'
 		FROM once_parked_messages WHERE envelope_id = 'm1' AND consumer = 'c'`).Scan(&order, &tenant)

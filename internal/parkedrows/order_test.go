@@ -32,17 +32,11 @@ func TestKeyOrderCopyInABatchBlocksNoKey(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newStore(t, db)
-		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")))
 		head := claim(t, s, selection)[0].Claim
 		head.Keep = true
-		if err := s.Resolve(t.Context(), head); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a"), keyed("a3", "a")); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.Resolve(t.Context(), head))
+		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a"), keyed("a3", "a")))
 		if claimed := claim(t, s, selection); len(claimed) != 1 || claimed[0].Message.UUID != "a2" {
 			t.Fatalf("claimed %+v, want a2", claimed)
 		}
@@ -64,32 +58,24 @@ func aHeadGoes(t *testing.T, isolation string) {
 	db := kit.Postgres(t)
 	s := newStore(t, db)
 	setIsolation(t, db, isolation)
-	if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")))
 	head := claim(t, s, selection)[0]
 
 	// The transaction that adds a2 waits at a row that another transaction is adding.
 	blocker := message.NewMessage("blocker", nil)
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
 	_, err = tx.ExecContext(t.Context(), `INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
 		VALUES ('c', 't', 'blocker', $1, '', 'waiting', now())`, parkedrows.Digest(blocker))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	waiting := func() int { return waitingForLocks(t, db) }
 	added, resolved := make(chan error, 1), make(chan error, 1)
 	go func() { added <- s.DeliverTo(t.Context(), "t", inOrder, keyed("a2", "a"), blocker) }()
 	kit.Eventually(t, 20*time.Second, "a2 is added", func() bool { return waiting() == 1 })
 	go func() { resolved <- s.Resolve(t.Context(), head.Claim) }()
 	kit.Eventually(t, 20*time.Second, "the head goes, or waits", func() bool { return waiting() == 2 || len(resolved) == 1 })
-	if err := errors.Join(tx.Rollback(), <-added, <-resolved); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, errors.Join(tx.Rollback(), <-added, <-resolved))
 	if claimed := claim(t, s, selection); len(claimed) != 2 || claimed[0].Message.UUID != "a2" {
 		t.Fatalf("claimed %+v", claimed)
 	}
@@ -112,9 +98,7 @@ func TestKeyOrderWithConcurrentWriters(t *testing.T) {
 		for k := range keys {
 			all.Go(func() {
 				for n := range rows {
-					if err := s.DeliverTo(t.Context(), "t", inOrder, keyed(fmt.Sprintf("%d.%d", k, n), fmt.Sprint(k))); err != nil {
-						t.Error(err)
-					}
+					kit.Check(t, s.DeliverTo(t.Context(), "t", inOrder, keyed(fmt.Sprintf("%d.%d", k, n), fmt.Sprint(k))))
 				}
 			})
 		}
@@ -130,9 +114,7 @@ func TestKeyOrderWithConcurrentWriters(t *testing.T) {
 						err = errors.Join(err, s.Resolve(t.Context(), c.Claim))
 						left.Add(-1)
 					}
-					if err != nil {
-						t.Error(err)
-					}
+					kit.Check(t, err)
 					return left.Load() <= 0
 				})
 			})
@@ -155,11 +137,8 @@ func TestKeyOrderKeyHasOneHead(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newStore(t, db)
 		other := []parkedrows.Subscription{{Consumer: "other", KeyOrder: true}, {Consumer: "unordered"}}
-		err := s.DeliverTo(t.Context(), "t", append(other, inOrder...),
-			keyed("a1", "a"), keyed("b1", "b"), keyed("a2", "a"), keyed("a1", "a"), message.NewMessage("plain", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.DeliverTo(t.Context(), "t", append(other, inOrder...),
+			keyed("a1", "a"), keyed("b1", "b"), keyed("a2", "a"), keyed("a1", "a"), message.NewMessage("plain", nil)))
 		claimed := claim(t, s, selection)
 		if len(claimed) != 3 || claimed[0].Message.UUID != "a1" || claimed[1].Message.UUID != "b1" || claimed[2].Message.UUID != "plain" {
 			t.Fatalf("claimed %+v", claimed)
@@ -192,16 +171,12 @@ func TestKeyOrderKeysDoNotWaitForEachOther(t *testing.T) {
 	_, err := db.ExecContext(t.Context(), `
 		CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$;
 		CREATE TRIGGER slowly BEFORE INSERT ON once_parked FOR EACH ROW WHEN (NEW.message_id = 'slow') EXECUTE FUNCTION slowly()`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err == nil {
 		_, err = tx.ExecContext(t.Context(), `SELECT pg_advisory_xact_lock(1)`)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
 	added := make(chan error, 2)
 	go func() { added <- s.DeliverTo(t.Context(), "t", inOrder, keyed("slow", "a")) }()
@@ -214,9 +189,7 @@ func TestKeyOrderKeysDoNotWaitForEachOther(t *testing.T) {
 	if len(added) == 0 {
 		t.Error("it waits for a message of another key")
 	}
-	if err := errors.Join(tx.Rollback(), <-added, <-added); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, errors.Join(tx.Rollback(), <-added, <-added))
 }
 
 // The order is also kept for an ordering key that a text column cannot store unchanged.
@@ -240,9 +213,7 @@ func TestKeyOrderOfUnusualKeys(t *testing.T) {
 				if want := fmt.Sprintf("%d.%d", n, nth); c.Message.UUID != want {
 					t.Errorf("%s was claimed, want %s", c.Message.UUID, want)
 				}
-				if err := s.Resolve(t.Context(), c.Claim); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, s.Resolve(t.Context(), c.Claim))
 			}
 		}
 	})
@@ -254,9 +225,7 @@ func TestKeyOrderOfUnusualKeys(t *testing.T) {
 func TestKeyOrderHeldRowBecomesTheHeadBeforeItLeaves(t *testing.T) {
 	db := kit.Postgres(t)
 	s := newStore(t, db)
-	if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a"), keyed("a3", "a")); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a"), keyed("a3", "a")))
 	leave := func(id string, before func()) error {
 		return s.ReplaceHeads(t.Context(), func(tx *sql.Tx) (ids []int64, err error) {
 			ids = make([]int64, 1)
@@ -273,9 +242,7 @@ func TestKeyOrderHeldRowBecomesTheHeadBeforeItLeaves(t *testing.T) {
 	entered.Add(1)
 	second.Go(func() {
 		entered.Wait()
-		if err := leave("a2", func() { works.Store(true); <-first }); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, leave("a2", func() { works.Store(true); <-first }))
 	})
 	err := leave("a1", func() {
 		entered.Done()
@@ -285,9 +252,7 @@ func TestKeyOrderHeldRowBecomesTheHeadBeforeItLeaves(t *testing.T) {
 	})
 	close(first)
 	second.Wait()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	var state string
 	err = db.QueryRowContext(t.Context(), `SELECT state FROM once_parked WHERE message_id = 'a3'`).Scan(&state)
 	if err != nil || state != "waiting" {
@@ -301,15 +266,11 @@ func TestKeyOrderPostponedHeadThatLeavesHasASuccessor(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newStore(t, db)
-		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a")); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a")))
 		exec(t, s, `UPDATE {parked} SET due_at = {after $1} WHERE message_id = 'a2'`, -time.Hour.Milliseconds()) // stored long ago
 		head := claim(t, s, selection)[0]
 		head.Order = parkedrows.BlockWhileRunning
-		if err := s.Postpone(t.Context(), "c", head.Claim, parkedrows.Failure{Attempts: 1, Rounds: 1}, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.Postpone(t.Context(), "c", head.Claim, parkedrows.Failure{Attempts: 1, Rounds: 1}, time.Hour))
 		if row := rows.Parked(t, s)[1]; time.Since(row.DueAt) > time.Minute { // otherwise the lag would include its time behind the head
 			t.Errorf("the successor is due since %v", row.DueAt)
 		}

@@ -165,9 +165,7 @@ func TestNoKeysNeedNoStatement(t *testing.T) {
 		t.Error(err)
 	}
 	s.sql.order.lock = "SELECT 1"
-	if err := s.lockKeys(t.Context(), nil, nil); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, s.lockKeys(t.Context(), nil, nil))
 }
 
 // Keys that differ in the table, the consumer, the topic or the key do not wait for each
@@ -179,9 +177,7 @@ func TestEachKeyHasItsOwnLock(t *testing.T) {
 	keys := []Key{{"c", "t", "k"}, {"d", "t", "k"}, {"c", "u", "k"}, {"c", "t", "l"}, {"ct", "", "k"}}
 	for _, prefix := range []string{"once_", "other_"} {
 		s, err := NewStore(db.DB, schema.Config{Dialect: schema.SQLite, Prefix: prefix})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		for _, k := range keys {
 			seen[s.lockOf(k)] = true
 		}
@@ -196,26 +192,18 @@ func TestEachKeyHasItsOwnLock(t *testing.T) {
 func TestKeysAreLockedInAscendingOrder(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	s, err := NewStore(db.DB, schema.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	names := []string{"a", "b"}
 	lock := func(name string) int64 { return s.lockOf(Key{"c", "t", name}) }
 	if lock("a") < lock("b") {
 		slices.Reverse(names) // the higher lock first
 	}
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(t.Context(), `SELECT pg_advisory_xact_lock($1)`, lock(names[1])); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, tx, `SELECT pg_advisory_xact_lock($1)`, lock(names[1]))
 	delivered := make(chan error, 1)
 	go func() {
 		var msgs []*message.Message
@@ -236,10 +224,6 @@ func TestKeysAreLockedInAscendingOrder(t *testing.T) {
 	if err := tx.QueryRowContext(t.Context(), `SELECT pg_try_advisory_xact_lock($1)`, lock(names[0])).Scan(&free); err != nil || !free {
 		t.Errorf("the higher lock is free: %t, %v", free, err)
 	}
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-delivered; err != nil {
-		t.Error(err)
-	}
+	kit.OK(t, tx.Rollback())
+	kit.Check(t, <-delivered)
 }

@@ -21,13 +21,9 @@ import (
 func storeIn(t *testing.T, db kit.Database) *Store {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	s, err := NewStore(db.DB, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return s
 }
 
@@ -59,27 +55,19 @@ func TestPollFindsDueRowsOfEachKindAfterAQuietTime(t *testing.T) {
 				look := func() (fresh, crashed bool) {
 					t.Helper()
 					due, err := p.Due(t.Context(), pollSelect)
-					if err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, err)
 					return due.Fresh(), due.Crashed
 				}
 				failure := Failure{Err: errors.New("handler failed")}
 				msg := message.NewMessage("m", nil)
-				if err := s.Park(t.Context(), &Delivery{Consumer: "consumer", Topic: "topic"}, msg, failure, time.Hour); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := db.ExecContext(t.Context(), change); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, s.Park(t.Context(), &Delivery{Consumer: "consumer", Topic: "topic"}, msg, failure, time.Hour))
+				kit.Exec(t, db, change)
 				for range 10 { // PostgreSQL may choose another plan for a prepared query after some executions
 					if fresh, crashed := look(); fresh || crashed {
 						t.Fatal("a row is due before its time")
 					}
 				}
-				if _, err := db.ExecContext(t.Context(), `UPDATE once_parked SET due_at = `+anHourAgo(db)); err != nil {
-					t.Fatal(err)
-				}
+				kit.Exec(t, db, `UPDATE once_parked SET due_at = `+anHourAgo(db))
 				for range 3 {
 					if fresh, crashed := look(); fresh != (kind != "crashed") || crashed != (kind == "crashed") {
 						t.Fatalf("a due row is found: %v, one of a process that died: %v", fresh, crashed)
@@ -103,9 +91,7 @@ func TestQuietPollUsesNoTransaction(t *testing.T) {
 	db.SetMaxOpenConns(1)
 	_, p := pollOf(t, db)
 	server, err := kit.Connector(db.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	observer := sql.OpenDB(server)
 	defer func() { _ = observer.Close() }()
 	for range 2 {
@@ -127,15 +113,11 @@ func TestPollReturnsTheErrorOfTheDatabase(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		_, p := pollOf(t, db)
-		if _, err := db.ExecContext(t.Context(), `ALTER TABLE once_parked RENAME TO gone`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `ALTER TABLE once_parked RENAME TO gone`)
 		if _, err := p.Due(t.Context(), pollSelect); err == nil || !strings.Contains(err.Error(), "look for parked messages") {
 			t.Errorf("the table is gone, and the error is %v", err)
 		}
-		if _, err := db.ExecContext(t.Context(), `ALTER TABLE gone RENAME TO once_parked`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `ALTER TABLE gone RENAME TO once_parked`)
 		if due, err := p.Due(t.Context(), pollSelect); err != nil || due.Fresh() {
 			t.Errorf("the table is back, and Due returns %+v, %v", due, err)
 		}
@@ -154,9 +136,7 @@ func TestDueFindsOnlyTenantsWithDueRows(t *testing.T) {
 			msg := message.NewMessage(tenant, nil)
 			msg.Metadata[meta.TenantID] = tenant
 			failure := Failure{Err: errors.New("handler failed")}
-			if err := s.Park(t.Context(), &Delivery{Consumer: "consumer", Topic: "topic"}, msg, failure, delay); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, s.Park(t.Context(), &Delivery{Consumer: "consumer", Topic: "topic"}, msg, failure, delay))
 		}
 		if _, err := db.ExecContext(t.Context(),
 			`UPDATE once_parked SET priority_class = message_id WHERE message_id IN ('live', 'replay')`); err != nil {
@@ -165,9 +145,8 @@ func TestDueFindsOnlyTenantsWithDueRows(t *testing.T) {
 		var due *Due
 		kit.Eventually(t, 20*time.Second, "the row of b is due", func() bool {
 			var err error
-			if due, err = s.Due(t.Context(), Select{Consumer: "consumer", Topic: "topic"}); err != nil {
-				t.Fatal(err)
-			}
+			due, err = s.Due(t.Context(), Select{Consumer: "consumer", Topic: "topic"})
+			kit.OK(t, err)
 			return due.Fresh()
 		})
 		if got := due.tenants[retryClass]; !slices.Equal(got, []string{"b"}) {
@@ -189,9 +168,7 @@ func TestStatementsReadOnlyTheirRows(t *testing.T) {
 	s := storeIn(t, db)
 	exec := func(query string) {
 		t.Helper()
-		if _, err := db.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, query)
 	}
 	rows := kit.Sized(10_000, 30_000) // for each state
 	fill := func(state, key string) {
@@ -238,10 +215,7 @@ func TestStatementsReadOnlyTheirRows(t *testing.T) {
 				exec(`PREPARE statement (` + of.types + `) AS ` + of.query)
 				exec(`BEGIN`)
 				var text []byte
-				err := db.QueryRowContext(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE statement (`+of.args+`)`).Scan(&text)
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, db.QueryRowContext(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE statement (`+of.args+`)`).Scan(&text))
 				exec(`ROLLBACK`)
 				exec(`DEALLOCATE statement`)
 				if pages := kit.PagesRead(t, text); pages > cmp.Or(most[name], 300) {

@@ -17,9 +17,7 @@ import (
 
 func exec(t *testing.T, s *parkedrows.Store, query string, args ...any) {
 	t.Helper()
-	if _, err := s.DB().ExecContext(t.Context(), s.Dialect().SQL(query), args...); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, s.DB(), s.Dialect().SQL(query), args...)
 }
 
 // If a consumer gives up on a copy of a message, the waiting row of the message is
@@ -79,19 +77,14 @@ func TestCopyThatWasDecodedIsKept(t *testing.T) {
 			t.Helper()
 			msg := message.NewMessage("m", nil)
 			msg.Metadata["kind"] = kind
-			if _, err := s.Quarantine(t.Context(), d, msg, parkedrows.Failure{Err: errHandler, Reason: reason, Attempts: 1}, nil); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(s.Quarantine(t.Context(), d, msg, parkedrows.Failure{Err: errHandler, Reason: reason, Attempts: 1}, nil)))
 		}
 		is := func(reason, kind, key string) {
 			t.Helper()
 			var envelope []byte
 			var gotReason, gotKey string
-			err := db.QueryRowContext(t.Context(), `SELECT envelope, reason, COALESCE(dedup_key, 'none') FROM once_parked`).
-				Scan(&envelope, &gotReason, &gotKey)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, db.QueryRowContext(t.Context(), `SELECT envelope, reason, COALESCE(dedup_key, 'none') FROM once_parked`).
+				Scan(&envelope, &gotReason, &gotKey))
 			msg, err := parkedrows.Decode(envelope)
 			if err != nil || msg.Metadata["kind"] != kind || gotReason != reason || gotKey != key {
 				t.Errorf("the row has the reason %q, key %q and %v, %v; want %q, %q and kind %q", gotReason, gotKey, msg, err, reason, key, kind)
@@ -150,9 +143,7 @@ func TestRowOfARedeliveredMessageHasNotFailed(t *testing.T) {
 			Err: errHandler, Reason: "failed", Attempts: 2,
 			Rounds: 1,
 		}} {
-			if err := s.Park(t.Context(), d, message.NewMessage(id, nil), f, 0); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, s.Park(t.Context(), d, message.NewMessage(id, nil), f, 0))
 		}
 		for _, row := range rows.Parked(t, s) {
 			failed := row.MessageID == "failed"
@@ -193,9 +184,7 @@ func TestBacklogCountsWhatWaits(t *testing.T) {
 			}
 		}
 		is(0, 0, 0, 0)
-		if err := s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a"), message.NewMessage("m1", nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a"), message.NewMessage("m1", nil)))
 		deliver(t, s, "m2", "m3")
 		exec(t, s, `UPDATE {parked} SET due_at = {after $1} WHERE message_id = 'm1'`, -time.Hour.Milliseconds())
 		exec(t, s, `UPDATE {parked} SET due_at = {after $1} WHERE message_id = 'm2'`, time.Hour.Milliseconds())

@@ -21,17 +21,13 @@ func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
 		s := newStore(t, db)
 		config := s.Dialect().Config()
 		embedded := parkedrows.Consumer{Consumer: "embedded", Topic: "t", Owner: "me", Embedded: true, KeyOrder: true}
-		if _, err := s.Register(t.Context(), embedded); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(s.Register(t.Context(), embedded)))
 		ordered := selection
 		ordered.Order = parkedrows.BlockWhileRunning
 		// heads stores two messages of a key, and claims the first.
 		heads := func(key string) *parkedrows.Claim {
 			t.Helper()
-			if err := s.DeliverTo(t.Context(), "t", inOrder, keyed(key+"1", key), keyed(key+"2", key)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed(key+"1", key), keyed(key+"2", key)))
 			return claim(t, s, ordered)[0].Claim
 		}
 		failure := parkedrows.Failure{Err: errHandler, Reason: "exhausted", Attempts: 1}
@@ -149,9 +145,7 @@ func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		seen := s.Dialect().SQL(`UPDATE {consumers} SET seen_at = {after $1}`)
-		if _, err := db.ExecContext(t.Context(), seen, -time.Hour.Milliseconds()); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, seen, -time.Hour.Milliseconds())
 		for _, o := range []struct {
 			name string
 			do   func(s *parkedrows.Store) error

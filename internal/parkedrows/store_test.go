@@ -24,13 +24,9 @@ var errHandler = errors.New("handler failed")
 func newStore(t *testing.T, db kit.Database) *parkedrows.Store {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	store, err := parkedrows.NewStore(db.DB, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return store
 }
 
@@ -39,18 +35,14 @@ var selection = parkedrows.Select{Consumer: "c", Topic: "t", Owner: "me", Limit:
 func deliver(t *testing.T, s *parkedrows.Store, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		if err := s.Deliver(t.Context(), "t", []string{"c"}, message.NewMessage(id, nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.Deliver(t.Context(), "t", []string{"c"}, message.NewMessage(id, nil)))
 	}
 }
 
 func claim(t *testing.T, s *parkedrows.Store, sel parkedrows.Select) []parkedrows.Claimed {
 	t.Helper()
 	claimed, err := s.Claim(t.Context(), sel)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return claimed
 }
 
@@ -127,9 +119,7 @@ func TestLostClaimChangesNothing(t *testing.T) {
 				t.Errorf("%s: %v, want ErrClaimLost", name, err)
 			}
 		}
-		if err := s.Extend(t.Context(), time.Hour, []*parkedrows.Claim{{ID: old.ID, Token: old.Token}}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.Extend(t.Context(), time.Hour, []*parkedrows.Claim{{ID: old.ID, Token: old.Token}}))
 		if old.Leased() || !current[0].Leased() {
 			t.Errorf("the first claim is held: %t, the second: %t", old.Leased(), current[0].Leased())
 		}
@@ -137,9 +127,7 @@ func TestLostClaimChangesNothing(t *testing.T) {
 		if row.State != parkedrows.Waiting || row.Attempts != 0 || row.DueAt.After(time.Now().Add(2*time.Minute)) {
 			t.Fatalf("row %+v", row)
 		}
-		if err := s.Resolve(t.Context(), current[0].Claim); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.Resolve(t.Context(), current[0].Claim))
 	})
 }
 
@@ -163,9 +151,7 @@ func TestRenewedLeaseContinues(t *testing.T) {
 		if err := s.Extend(t.Context(), time.Minute, []*parkedrows.Claim{a}); err != nil || !a.Leased() || b.Leased() {
 			t.Fatalf("%v; held: %t and %t, though the first is renewed", err, a.Leased(), b.Leased())
 		}
-		if err := s.Extend(t.Context(), time.Millisecond, []*parkedrows.Claim{a, b}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.Extend(t.Context(), time.Millisecond, []*parkedrows.Claim{a, b}))
 		ended()
 		sel = selection
 		sel.Crashed, sel.Limit = true, 2
@@ -192,9 +178,7 @@ func TestQuarantineStoresAtMostMaxCountAttempts(t *testing.T) {
 		s := newStore(t, db)
 		d := &parkedrows.Delivery{Consumer: "c", Topic: "t"}
 		f := parkedrows.Failure{Err: errors.New("no"), Attempts: parkedrows.MaxCount + 1}
-		if _, err := s.Quarantine(t.Context(), d, message.NewMessage("m", nil), f, nil); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(s.Quarantine(t.Context(), d, message.NewMessage("m", nil), f, nil)))
 		if n := rows.Parked(t, s)[0].Attempts; n != parkedrows.MaxCount {
 			t.Errorf("%d attempts are stored", n)
 		}
@@ -207,12 +191,8 @@ func TestClaimReturnsAtMostMaxCountAttempts(t *testing.T) {
 	t.Parallel()
 	db := kit.SQLite(t)
 	s := newStore(t, db)
-	if err := s.Deliver(t.Context(), "t", []string{"c"}, message.NewMessage("m", nil)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.Exec(`UPDATE once_parked SET attempts = 9223372036854775807, rounds = 9223372036854775807`); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, s.Deliver(t.Context(), "t", []string{"c"}, message.NewMessage("m", nil)))
+	kit.OK(t, kit.Err(db.Exec(`UPDATE once_parked SET attempts = 9223372036854775807, rounds = 9223372036854775807`)))
 	claimed := claim(t, s, parkedrows.Select{Consumer: "c", Topic: "t", Owner: "o", Limit: 1, Lease: time.Minute})
 	if len(claimed) != 1 || claimed[0].Attempts != parkedrows.MaxCount || claimed[0].Rounds != parkedrows.MaxCount {
 		t.Errorf("claimed with other counts: %+v", claimed)
@@ -229,9 +209,7 @@ func TestFailuresOfOneCauseHaveOneFingerprint(t *testing.T) {
 			"b": `order 4711 ("y-22") of 6ba7b810-9dad-11d1-80b4-00c04fd430c8 has no stock`,
 			"c": `the payment was refused`,
 		} {
-			if _, err := s.Quarantine(t.Context(), d, message.NewMessage(id, nil), parkedrows.Failure{Err: errors.New(text)}, nil); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(s.Quarantine(t.Context(), d, message.NewMessage(id, nil), parkedrows.Failure{Err: errors.New(text)}, nil)))
 		}
 		prints := map[string]string{}
 		for _, e := range rows.Parked(t, s) {
@@ -251,20 +229,15 @@ func TestHandledAsksTheInbox(t *testing.T) {
 		s := newStore(t, db)
 		deliver(t, s, "done", "open")
 		enter := s.Dialect().SQL(`INSERT INTO {inbox} (message_id, consumer, digest) VALUES ('done', 'c', '')`)
-		if _, err := db.ExecContext(t.Context(), enter); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, enter)
 		for _, row := range rows.Parked(t, s) {
-			err := s.Dialect().Write(t.Context(), db.DB, func(tx *sql.Tx) error {
+			kit.OK(t, s.Dialect().Write(t.Context(), db.DB, func(tx *sql.Tx) error {
 				handled, err := s.Handled(t.Context(), tx, row.ID)
 				if want := row.MessageID == "done"; err == nil && handled != want {
 					t.Errorf("%s: handled is %t", row.MessageID, handled)
 				}
 				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))
 		}
 		var n int
 		if err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_inbox`).Scan(&n); err != nil || n != 1 {
@@ -357,9 +330,7 @@ func TestTrap117_KeyThatStaysBlockedIsAnError(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newStore(t, db)
 		for _, key := range []string{"a", "b"} {
-			if err := s.DeliverTo(t.Context(), "t", inOrder, keyed(key+"1", key), keyed(key+"2", key)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed(key+"1", key), keyed(key+"2", key)))
 		}
 		exec(t, s, `DELETE FROM {parked} WHERE message_id IN ('a1', 'b1')`)
 		allow := kit.Ignore(t, db.DB, db.Dialect, "UPDATE", "once_parked", "OLD.message_id = 'b2'")
@@ -407,13 +378,9 @@ func TestTrap117_IgnoredChangeOfTheInboxIsAnError(t *testing.T) {
 func TestEveryInsertStoresTheLabels(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		s, err := parkedrows.NewStore(db.DB, config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		labelled := func(id string) *message.Message {
 			msg := message.NewMessage(id, []byte("body"))
 			msg.Metadata = message.Metadata{

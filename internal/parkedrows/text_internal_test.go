@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/lib/pq"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 func TestErrorTypeIsThatOfTheInnermostError(t *testing.T) {
@@ -68,9 +70,7 @@ func TestTextOutsideOfASCIIIsEscaped(t *testing.T) {
 
 func TestNameThatCannotBeStoredIsRefused(t *testing.T) {
 	t.Parallel()
-	if err := CheckName(strings.Repeat("x", 255)); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, CheckName(strings.Repeat("x", 255)))
 	for _, name := range []string{strings.Repeat("x", 256), "a\x00", "a\xff"} {
 		if err := CheckName(name); err == nil || !strings.Contains(err.Error(), "longer than 255 bytes, or no text") {
 			t.Errorf("%.10q: %v", name, err)

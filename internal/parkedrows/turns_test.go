@@ -36,9 +36,7 @@ func fillEach(t *testing.T, db kit.Database, class string, tenants []string, row
 		INSERT INTO once_parked (consumer, topic, message_id, tenant, priority_class, digest, envelope, state, due_at)
 		SELECT 'c', 't', '%[1]s-' || v.column1 || '-' || n, v.column1, '%[1]s', $1, $2, 'waiting', %[2]s FROM %[3]s, (VALUES ('%[4]s')) AS v`,
 		class, due, fmt.Sprintf(numbers, rows), strings.Join(tenants, "'), ('")), []byte("digest"), envelope)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 }
 
 func of(tenant, id string) *message.Message {
@@ -66,9 +64,7 @@ func rounds(t *testing.T, s *parkedrows.Store, limit int, want map[parkedrows.Te
 		if len(claims) == 0 {
 			t.Fatalf("nothing is due after %v", got)
 		}
-		if err := s.Resolve(t.Context(), claims...); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.Resolve(t.Context(), claims...))
 		done := true
 		for turn, rows := range want {
 			done = done && got[turn] >= rows
@@ -89,18 +85,14 @@ func TestTenantWithManyRowsDoesNotDelayOthers(t *testing.T) {
 			s := newStore(t, db)
 			fill(t, db, "live", "many", crowd)
 			for n := range 10 {
-				if err := s.Deliver(t.Context(), "t", []string{"c"}, of(few, few+fmt.Sprint(n))); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, s.Deliver(t.Context(), "t", []string{"c"}, of(few, few+fmt.Sprint(n))))
 			}
 			live := parkedrows.TenantTurn{PriorityClass: "live", Tenant: few}
 			got := rounds(t, s, 4, map[parkedrows.TenantTurn]int{live: 10})
 			if many := got[parkedrows.TenantTurn{PriorityClass: "live", Tenant: "many"}]; many > 14 {
 				t.Errorf("tenant %q was done after %d rows of the other", few, many)
 			}
-			if _, err := db.ExecContext(t.Context(), `DELETE FROM once_parked`); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, `DELETE FROM once_parked`)
 		}
 	})
 }
@@ -153,9 +145,7 @@ func TestDueRetryIsFoundAmongManyTenants(t *testing.T) {
 		}
 		fillEach(t, db, "retry", later, 1)
 		delay := s.Dialect().SQL(`UPDATE {parked} SET due_at = {after $1}`)
-		if _, err := db.ExecContext(t.Context(), delay, time.Hour.Milliseconds()); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, delay, time.Hour.Milliseconds())
 		fill(t, db, "retry", "z", 10)
 		sel := selection
 		if claimed := claim(t, s, sel); len(claimed) != 10 {
@@ -199,9 +189,7 @@ func TestLookAtManyTenantsIsPartial(t *testing.T) {
 		s := newStore(t, db)
 		partial := func() bool {
 			due, err := s.Due(t.Context(), selection)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			return due.Partial()
 		}
 		names := make([]string, 64)
@@ -236,9 +224,7 @@ func TestFailedClaimOfSeveralTenantsClaimsNothing(t *testing.T) {
 		exec := func(statements ...string) {
 			t.Helper()
 			for _, statement := range statements {
-				if _, err := db.ExecContext(t.Context(), statement); err != nil {
-					t.Fatal(err)
-				}
+				kit.Exec(t, db, statement)
 			}
 		}
 		exec(refuse...)
@@ -279,18 +265,14 @@ func TestPriorityClassOfARow(t *testing.T) {
 		s := newStore(t, db)
 		class := func(id string) (class string) {
 			t.Helper()
-			if err := db.QueryRowContext(t.Context(), `SELECT priority_class FROM once_parked WHERE message_id = $1`, id).Scan(&class); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, db.QueryRowContext(t.Context(), `SELECT priority_class FROM once_parked WHERE message_id = $1`, id).Scan(&class))
 			return class
 		}
 		d := &parkedrows.Delivery{Consumer: "c", Topic: "t"}
 		failure := parkedrows.Failure{Err: errHandler, Reason: "exhausted"}
 		deliver(t, s, "stored", "postponed", "released", "paused")
 		for id, delay := range map[string]time.Duration{"redelivered": 0, "failed": time.Hour} {
-			if err := s.Park(t.Context(), d, of("", id), failure, delay); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, s.Park(t.Context(), d, of("", id), failure, delay))
 		}
 		for _, c := range claim(t, s, selection) {
 			var err error
@@ -302,9 +284,7 @@ func TestPriorityClassOfARow(t *testing.T) {
 			case "paused":
 				err = s.Release(t.Context(), c.Claim, time.Minute)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 		}
 		for id, want := range map[string]string{
 			"stored": "live", "redelivered": "live", "released": "live",
@@ -324,9 +304,7 @@ func TestTenantNamesAreCleaned(t *testing.T) {
 		s := newStore(t, db)
 		names := []string{"", "\x00", "a\xffb", `quote " and \ and '`, "{a,b}", "ünïcode 🐇", strings.Repeat("long", 1000)}
 		for n, name := range names {
-			if err := s.Deliver(t.Context(), "t", []string{"c"}, of(name, fmt.Sprint(n))); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, s.Deliver(t.Context(), "t", []string{"c"}, of(name, fmt.Sprint(n))))
 		}
 		if claimed := claim(t, s, selection); len(claimed) != len(names) {
 			t.Errorf("%d of %d were claimed", len(claimed), len(names))

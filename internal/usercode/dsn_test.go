@@ -11,6 +11,7 @@ import (
 
 	_ "github.com/lib/pq"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/internal/usercode"
 )
 
@@ -63,9 +64,7 @@ func TestErrorsWithoutPasswordAreNotChanged(t *testing.T) {
 			t.Errorf("%s became %v", text, got)
 		}
 	}
-	if err := usercode.HideDSN(nil); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, usercode.HideDSN(nil))
 }
 
 type state struct{ error }

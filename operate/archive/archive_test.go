@@ -31,17 +31,11 @@ type bench struct {
 func newBench(t *testing.T, db kit.Database, layout schema.Layout) *bench {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect), Inbox: layout}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	d, err := dialect.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	log, err := archive.New(db.DB, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return &bench{t, db.DB, d, log}
 }
 
@@ -59,9 +53,7 @@ func (b *bench) insert(id, consumer string, at time.Time, tenant any) {
 	_, err := b.db.ExecContext(b.Context(), b.dialect.SQL(`
 		INSERT INTO {inbox} (message_id, consumer, processed_at, digest, tenant) VALUES ($1, $2, {from_millis $3}, '', $4)`),
 		id, consumer, at.UnixMilli(), tenant)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 }
 
 // export returns the lines of an export.
@@ -69,9 +61,7 @@ func (b *bench) export(f archive.Filter) (lines []string, last archive.Cursor) {
 	b.Helper()
 	var out bytes.Buffer
 	n, last, err := b.log.Export(b.Context(), f, &out)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	lines = slices.Collect(strings.Lines(out.String()))
 	if n != len(lines) {
 		b.Fatalf("Export returns %d, but wrote %d lines", n, len(lines))
@@ -82,9 +72,7 @@ func (b *bench) export(f archive.Filter) (lines []string, last archive.Cursor) {
 func (b *bench) settled() time.Time {
 	b.Helper()
 	at, err := b.log.Settled(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return at
 }
 
@@ -128,10 +116,8 @@ func TestExportContinuesAfterEachLine(t *testing.T) {
 			b.insert(id, fmt.Sprintf("consumer %d", n%3), noon.Add(time.Duration(n/6)*time.Millisecond), nil)
 		}
 		if !b.dialect.SQLite() { // times that differ in less than a millisecond
-			if _, err := b.db.ExecContext(b.Context(), `UPDATE once_inbox SET processed_at = processed_at + interval '1 microsecond'
-				WHERE message_id IN ('m3', 'm9')`); err != nil {
-				b.Fatal(err)
-			}
+			kit.Exec(b, b.db, `UPDATE once_inbox SET processed_at = processed_at + interval '1 microsecond'
+				WHERE message_id IN ('m3', 'm9')`)
 		}
 		whole, _ := b.export(archive.Filter{})
 		if len(whole) != 12 {
@@ -147,9 +133,7 @@ func TestExportContinuesAfterEachLine(t *testing.T) {
 				}
 				parts = append(parts, lines...)
 				of, err := archive.CursorOf([]byte(lines[len(lines)-1]))
-				if err != nil {
-					b.Fatal(err)
-				}
+				kit.OK(b, err)
 				if of != last {
 					b.Fatalf("CursorOf returns %v, Export %v", of, last)
 				}
@@ -165,19 +149,13 @@ func TestExportContinuesAfterEachLine(t *testing.T) {
 func TestExportReadsAllPages(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		tx, err := b.db.BeginTx(b.Context(), nil) // all rows have the same time
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		for n := range 2001 {
 			_, err := tx.ExecContext(b.Context(), b.dialect.SQL(`INSERT INTO {inbox} (message_id, consumer, digest, processed_at)
 				VALUES ($1, 'payments', '', {from_millis $2})`), fmt.Sprintf("m%04d", n), noon.UnixMilli())
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 		}
-		if err := tx.Commit(); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, tx.Commit())
 		lines, _ := b.export(archive.Filter{})
 		slices.Sort(lines)
 		if n := len(slices.Compact(lines)); n != 2001 {
@@ -199,14 +177,9 @@ func TestSettledWaitsForTransactionsThatBeganBefore(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, kit.Postgres(t), layout)
 			slow, err := b.db.BeginTx(b.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			defer func() { _ = slow.Rollback() }()
-			var session string
-			if err := slow.QueryRowContext(b.Context(), `SELECT pg_backend_pid()::text`).Scan(&session); err != nil {
-				t.Fatal(err)
-			}
+			session := kit.One[string](t, slow, `SELECT pg_backend_pid()::text`)
 			kit.Waits(t, "sessions "+session+":", func(ctx context.Context) error {
 				_, err := b.log.Settled(ctx)
 				return err
@@ -214,19 +187,13 @@ func TestSettledWaitsForTransactionsThatBeganBefore(t *testing.T) {
 			settled := make(chan time.Time)
 			go func() {
 				at, err := b.log.Settled(context.WithoutCancel(b.Context()))
-				if err != nil {
-					t.Error(err)
-				}
+				kit.Check(t, err)
 				settled <- at
 			}()
 			_, err = slow.ExecContext(b.Context(), `
 				INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('slow', 'payments', '', now() - interval '2 minutes')`)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := slow.Commit(); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
+			kit.OK(t, slow.Commit())
 			if lines, _ := b.export(archive.Filter{Until: <-settled}); len(lines) != 1 {
 				t.Errorf("exported %s, want the row of the slow transaction", lines)
 			}
@@ -251,19 +218,13 @@ func TestSettledWaitsForTheWriterOfSQLite(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.SQLite(t), "")
 	tx, err := b.db.BeginTx(b.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	_, err = tx.ExecContext(b.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('slow', 'payments', '')`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	settled := make(chan time.Time, 1)
 	go func() {
 		at, err := b.log.Settled(context.WithoutCancel(b.Context()))
-		if err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, err)
 		settled <- at
 	}()
 	select {
@@ -271,9 +232,7 @@ func TestSettledWaitsForTheWriterOfSQLite(t *testing.T) {
 		t.Error("Settled returned while a transaction wrote")
 	case <-time.After(200 * time.Millisecond): // a guess that can only hide the mistake
 	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tx.Commit())
 	<-settled
 }
 
@@ -334,24 +293,19 @@ func TestExportReadsTheIndex(t *testing.T) {
 		INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
 		SELECT n::text, 'payments', '', timestamptz '2026-05-01 12:00Z' + n * interval '1 second' FROM generate_series(1, 20000) AS n;
 		ANALYZE once_inbox`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	query, args := b.log.Query(archive.Filter{
 		After: archive.Cursor{HandledAt: noon.Add(10_000 * time.Second), ID: "10000", Consumer: "payments"}, Until: time.Now(),
 	}, 1000)
 	var plan string
-	err = b.dialect.Read(b.Context(), b.db, func(tx *sql.Tx) error {
+	kit.OK(t, b.dialect.Read(b.Context(), b.db, func(tx *sql.Tx) error {
 		return dialect.EachRow(b.Context(), tx, func(scan func(dest ...any) error) error {
 			var line string
 			err := scan(&line)
 			plan += line + "\n"
 			return err
 		}, `EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) `+query, args...)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if !strings.Contains(plan, "once_inbox_processed") || strings.Contains(plan, "Seq Scan") {
 		t.Errorf("the plan is\n%s", plan)
 	}

@@ -20,13 +20,9 @@ func TestMain(m *testing.M) { kit.MainWithTables(m) }
 func newLog(t *testing.T, db kit.Database) *audit.Log {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	log, err := audit.New(db.DB, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return log
 }
 
@@ -50,9 +46,7 @@ func TestListSelects(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		log := newLog(t, db)
 		page, err := log.List(t.Context(), audit.Filter{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if want := (operate.Page[audit.Record]{}); !reflect.DeepEqual(page, want) {
 			t.Fatalf("page is %+v, want %+v", page, want)
 		}
@@ -60,9 +54,7 @@ func TestListSelects(t *testing.T) {
 			(`+hours(db, -3)+`, 'ann', 'replay', 'parked:1', 'payments', 'm1', 'repaired', 7),
 			(`+hours(db, -1)+`, 'bob', 'discard', 'dead:2', '', 'm2', 'a test', NULL),
 			(`+hours(db, 0)+`, 'ann', 'retry', 'outbox:3', '', 'm1', '', NULL)`)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		now := time.Now()
 		for want, f := range map[string]audit.Filter{
 			"outbox:3 dead:2 parked:1": {},
@@ -79,24 +71,18 @@ func TestListSelects(t *testing.T) {
 			"":                         {Actor: "eve"},
 		} {
 			page, err := log.List(t.Context(), f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if got, wanted := subjects(page), strings.TrimSpace(want); got != wanted {
 				t.Fatalf("subjects(page) is %q, want %q: %+v", got, wanted, f)
 			}
 		}
 		page, err = log.List(t.Context(), audit.Filter{Limit: 2})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if page.Next != 2 {
 			t.Fatalf("page.Next is %d, want 2", page.Next)
 		}
 		page, err = log.List(t.Context(), audit.Filter{Limit: 2, BeforeID: page.Next})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if page.Next != 0 {
 			t.Fatalf("page.Next is %d, want 0", page.Next)
 		}
@@ -120,16 +106,12 @@ func TestListIsBounded(t *testing.T) {
 	log := newLog(t, db)
 	_, err := db.ExecContext(t.Context(), `INSERT INTO once_audit (actor, action, subject)
 		SELECT CASE WHEN n = 5 THEN 'ann' ELSE 'bob' END, 'replay', 'parked:' || n FROM generate_series(1, 45000) AS n`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	var found []string
 	calls := 0
 	for f := (audit.Filter{Actor: "ann"}); ; calls++ {
 		page, err := log.List(t.Context(), f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		found = append(found, subjects(page))
 		if f.BeforeID = page.Next; page.Next == 0 {
 			break

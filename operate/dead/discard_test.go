@@ -16,13 +16,13 @@ import (
 func (b *bench) blocked() {
 	b.Helper()
 	b.insertDead(msg("head", "key"), msg("other", ""), msg("not blocking", "key"))
-	b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('key', 1000, 1000, 'dead')`)
+	b.Exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('key', 1000, 1000, 'dead')`)
 	b.publish("t", msg("next", "key"))
 }
 
 func (b *bench) blocking(reason string) int {
 	b.Helper()
-	return b.count(`SELECT COUNT(*) FROM once_blocked_keys WHERE reason = $1`, reason)
+	return b.Number(`SELECT COUNT(*) FROM once_blocked_keys WHERE reason = $1`, reason)
 }
 
 func TestDiscardDeletesAllLettersOrNone(t *testing.T) {
@@ -38,19 +38,15 @@ func TestDiscardDeletesAllLettersOrNone(t *testing.T) {
 		if got := b.dead(); got != 3 {
 			b.Fatalf("dead is %d, want 3", got)
 		}
-		if got := b.audits(); len(got) != 0 {
+		if got := b.Audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
 
-		if err := b.letters.Discard(b.Context(), ann, 3, 2); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.letters.Discard(b.Context(), ann, 3, 2))
 		if got := b.blocking("dead"); got != 1 {
 			b.Fatalf(`blocking("dead") is %d, want 1: another letter blocks the key`, got)
 		}
-		if err := b.letters.Discard(b.Context(), ann, 1, 1); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.letters.Discard(b.Context(), ann, 1, 1))
 		if got := b.dead(); got != 0 {
 			b.Fatalf("dead is %d, want 0", got)
 		}
@@ -65,7 +61,7 @@ func TestDiscardDeletesAllLettersOrNone(t *testing.T) {
 			"ann | discard | dead:3 | not blocking | the queue is back",
 			"ann | discard | dead:1 | head | the queue is back",
 		}
-		if got := b.audits(); !slices.Equal(got, want) {
+		if got := b.Audits(); !slices.Equal(got, want) {
 			b.Fatalf("audits are %q, want %q", got, want)
 		}
 	})
@@ -74,16 +70,14 @@ func TestDiscardDeletesAllLettersOrNone(t *testing.T) {
 func TestDiscardOfMessagesThatMayHaveBeenSent(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(msg("a", ""), msg("malformed", ""))
-		b.exec(`UPDATE once_outbox_dead SET unknown = (1 = 1)`)
-		b.exec(`UPDATE once_outbox_dead SET reason = 'malformed' WHERE message_id = 'malformed'`)
+		b.Exec(`UPDATE once_outbox_dead SET unknown = (1 = 1)`)
+		b.Exec(`UPDATE once_outbox_dead SET reason = 'malformed' WHERE message_id = 'malformed'`)
 		b.age("once_outbox_dead", "died_at", 8*24*time.Hour, `1 = 1`)
 		if err := b.letters.Discard(b.Context(), ann, 1); err != nil {
 			b.Fatalf("%v: a discard needs no force", err)
 		}
 		n, err := b.letters.DiscardMatching(b.Context(), ann, everything)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if n != 1 {
 			b.Fatalf("n is %d, want 1", n)
 		}
@@ -94,9 +88,7 @@ func TestDiscardMatchingInBatches(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(messages(250)...)
 		n, err := b.letters.DiscardMatching(b.Context(), ann, operate.Filter{Topic: "t", Limit: 120})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if n != 120 {
 			b.Fatalf("n is %d, want 120", n)
 		}
@@ -104,13 +96,11 @@ func TestDiscardMatchingInBatches(t *testing.T) {
 			b.Fatalf("dead is %d, want 130", got)
 		}
 		n, err = b.letters.DiscardMatching(b.Context(), ann, everything)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if n != 130 {
 			b.Fatalf("n is %d, want 130", n)
 		}
-		if got := b.audits(); len(got) != 250 {
+		if got := b.Audits(); len(got) != 250 {
 			b.Fatalf("%d audits, want 250: %q", len(got), got)
 		}
 		if got := b.pending(); got != 0 {
@@ -125,19 +115,15 @@ func TestReleaseUnblocksTheKey(t *testing.T) {
 		if err := b.letters.Release(b.Context(), ann, "another key"); !errors.Is(err, dead.ErrNotBlocked) {
 			b.Fatalf("Release: got %v, want ErrNotBlocked", err)
 		}
-		if err := b.letters.Release(b.Context(), ann, "key"); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.letters.Release(b.Context(), ann, "key"))
 		if got := b.dead(); got != 3 {
 			b.Fatalf("dead is %d, want 3", got)
 		}
 		if got := b.blocking("released"); got != 1 {
 			b.Fatalf(`blocking("released") is %d, want 1`, got)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_outbox WHERE message_id = 'next' AND due_at IS NOT NULL`); got != 1 {
-			b.Fatalf("count is %d, want 1", got)
-		}
-		if got, want := b.audits(), []string{"ann | release | key:key |  | the queue is back"}; !slices.Equal(got, want) {
+		b.WantNumber(1, `SELECT COUNT(*) FROM once_outbox WHERE message_id = 'next' AND due_at IS NOT NULL`)
+		if got, want := b.Audits(), []string{"ann | release | key:key |  | the queue is back"}; !slices.Equal(got, want) {
 			b.Fatalf("audits are %q, want %q", got, want)
 		}
 		err := b.letters.Release(b.Context(), ann, "key")
@@ -153,20 +139,16 @@ func TestReleaseUnblocksTheKey(t *testing.T) {
 // TestDiscardAndReleaseAtTheSameTime shows that the two calls cannot deadlock: the
 // second one finds that the key is not blocked any more.
 func TestDiscardAndReleaseAtTheSameTime(t *testing.T) {
-	b := newBench(t, kit.Postgres(t).DB, schema.Config{})
+	b := newBench(t, kit.Postgres(t), schema.Config{})
 	b.blocked()
-	lock, err := b.db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
+	lock, err := b.Begin()
+	kit.OK(t, err)
 	defer func() { _ = lock.Rollback() }()
-	if _, err := lock.Exec(`SELECT FROM once_outbox FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(lock.Exec(`SELECT FROM once_outbox FOR UPDATE`)))
 	wait := func(n int) {
 		t.Helper()
 		kit.Eventually(t, time.Minute, "calls wait for a lock", func() bool {
-			return n == b.count(`SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`)
+			return n == b.Number(`SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`)
 		})
 	}
 	discarded, released := make(chan error, 1), make(chan error, 1)
@@ -177,12 +159,8 @@ func TestDiscardAndReleaseAtTheSameTime(t *testing.T) {
 	wait(1)
 	go func() { released <- b.letters.Release(t.Context(), ann, "key") }()
 	wait(2)
-	if err := lock.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-discarded; err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, lock.Rollback())
+	kit.OK(t, <-discarded)
 	if err := <-released; !errors.Is(err, dead.ErrNotBlocked) {
 		t.Fatalf("got %v, want ErrNotBlocked", err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/outbox"
 )
@@ -24,14 +25,10 @@ func decoded(t *testing.T, text *bytes.Buffer) (lines []map[string]any) {
 	scanner.Buffer(nil, 8<<20)
 	for scanner.Scan() {
 		var line map[string]any
-		if err := json.Unmarshal(scanner.Bytes(), &line); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, json.Unmarshal(scanner.Bytes(), &line))
 		lines = append(lines, line)
 	}
-	if err := scanner.Err(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, scanner.Err())
 	return lines
 }
 
@@ -40,12 +37,10 @@ func TestExportWritesTheWholeLetter(t *testing.T) {
 		m := msg("<a>", "key")
 		m.Payload = []byte{0, 255, '\n'}
 		b.insertDead(m, msg("odd", ""))
-		b.exec(`UPDATE once_outbox_dead SET metadata = '[1]' WHERE message_id = 'odd'`)
+		b.Exec(`UPDATE once_outbox_dead SET metadata = '[1]' WHERE message_id = 'odd'`)
 		var out bytes.Buffer
 		n, err := b.letters.Export(b.Context(), operate.Filter{}, &out)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if n != 2 {
 			b.Fatalf("n is %d, want 2", n)
 		}
@@ -54,9 +49,7 @@ func TestExportWritesTheWholeLetter(t *testing.T) {
 		}
 		lines := decoded(b.T, &out)
 		letter, err := b.letters.Get(b.Context(), 1)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		want := map[string]any{
 			"version": 1.0, "id": 1.0, "position": 1000.0, "message_id": "<a>", "topic": "t", "ordering_key": "key",
 			"metadata": map[string]any{outbox.OrderingKey: "key"}, "payload": "AP8K",
@@ -85,9 +78,7 @@ func TestExportReturnsAllPages(t *testing.T) {
 		b.insertDead(large, large, large)
 		var out bytes.Buffer
 		n, err := b.letters.Export(b.Context(), operate.Filter{AfterID: 1}, &out)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if n != 207 {
 			b.Fatalf("n is %d, want 207", n)
 		}
@@ -107,9 +98,7 @@ func TestExportReturnsAllPages(t *testing.T) {
 
 		out.Reset()
 		n, err = b.letters.Export(b.Context(), operate.Filter{Topic: "t", Limit: 150}, &out)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if n != 150 {
 			b.Fatalf("n is %d, want 150", n)
 		}
@@ -117,9 +106,7 @@ func TestExportReturnsAllPages(t *testing.T) {
 			b.Fatalf("%d lines, want 150", got)
 		}
 		n, err = b.letters.Export(b.Context(), operate.Filter{Topic: "no such topic"}, &out)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if n != 0 {
 			b.Fatalf("n is %d, want 0", n)
 		}
@@ -131,9 +118,7 @@ func TestExportOfTheSentLog(t *testing.T) {
 		b.record("t", msg("a", ""))
 		var out bytes.Buffer
 		n, err := b.log.Export(b.Context(), operate.Filter{}, &out)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if n != 1 {
 			b.Fatalf("n is %d, want 1", n)
 		}

@@ -43,14 +43,14 @@ func TestFilterOfLetters(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(described())
 		b.insertDead(msg("bare", ""))
-		b.exec(`UPDATE once_outbox_dead SET topic = 'bare', reason = 'unacceptable', fingerprint = 'unacceptable: no queue'
+		b.Exec(`UPDATE once_outbox_dead SET topic = 'bare', reason = 'unacceptable', fingerprint = 'unacceptable: no queue'
 			WHERE message_id = 'bare'`)
 		b.age("once_outbox_dead", "died_at", 2*time.Hour, `message_id = 'bare'`)
 		odd := `null`
-		if b.sqlite() {
+		if b.SQLite() {
 			odd = `not JSON`
 		}
-		b.exec(`UPDATE once_outbox_dead SET metadata = '` + odd + `' WHERE message_id = 'bare'`)
+		b.Exec(`UPDATE once_outbox_dead SET metadata = '` + odd + `' WHERE message_id = 'bare'`)
 
 		all := filters(1)
 		all["Reason"] = [2]operate.Filter{{Reason: dead.ReasonExhausted}, {Reason: dead.ReasonMalformed}}
@@ -253,7 +253,7 @@ func TestBadFiltersAreRefused(t *testing.T) {
 		if got := b.pending(); got != 0 {
 			b.Fatalf("pending is %d, want 0", got)
 		}
-		if got := b.audits(); len(got) != 0 {
+		if got := b.Audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
 	})
@@ -319,7 +319,7 @@ func TestBadActsAreRefused(t *testing.T) {
 		if got := b.pending(); got != 0 {
 			b.Fatalf("pending is %d, want 0", got)
 		}
-		if got := b.audits(); len(got) != 0 {
+		if got := b.Audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/dead"
 	"github.com/watermill-once/once/outbox"
@@ -25,9 +26,7 @@ func TestLetterShowsTheWholeMessage(t *testing.T) {
 		b.forward(&publisher{refuse: true}, 0, forwarder.BlockKey)
 
 		listed, err := b.letters.List(b.Context(), operate.Filter{MessageID: "bad"})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(listed.Rows) != 1 {
 			b.Fatalf("len(listed) is %d, want 1: %+v", len(listed.Rows), listed.Rows)
 		}
@@ -35,9 +34,7 @@ func TestLetterShowsTheWholeMessage(t *testing.T) {
 			b.Fatalf("listed[0].Payload is %q, want nil", listed.Rows[0].Payload)
 		}
 		got, err := b.letters.Get(b.Context(), listed.Rows[0].ID)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if time.Since(got.CreatedAt).Abs() > time.Minute {
 			b.Fatalf("got.CreatedAt is %v, want %v, give or take %v", got.CreatedAt, time.Now(), time.Minute)
 		}
@@ -56,9 +53,7 @@ func TestLetterShowsTheWholeMessage(t *testing.T) {
 		}
 
 		free, err := b.letters.List(b.Context(), operate.Filter{MessageID: "free"})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if free.Rows[0].BlocksKey {
 			b.Fatal("free[0].BlocksKey is true")
 		}
@@ -88,9 +83,7 @@ func TestGetOfAnEmptyPayload(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(message.NewMessage("empty", message.Payload{}))
 		got, err := b.letters.Get(b.Context(), 1)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if got.Payload == nil {
 			b.Fatal("got.Payload is nil: nil would say that the payload was not read")
 		}
@@ -104,31 +97,23 @@ func TestListReturnsPages(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(messages(102)...)
 		all, err := b.letters.List(b.Context(), operate.Filter{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(all.Rows) != 100 {
 			b.Fatalf("len(all) is %d, want 100: %+v", len(all.Rows), all.Rows)
 		}
 		rest, err := b.letters.List(b.Context(), operate.Filter{AfterID: all.Rows[99].ID})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if rest.Rows[0].MessageID != "100" || rest.Rows[1].MessageID != "101" {
 			b.Fatalf("rest has %q and %q, want %q and %q", rest.Rows[0].MessageID, rest.Rows[1].MessageID, "100", "101")
 		}
 		two, err := b.letters.List(b.Context(), operate.Filter{Limit: 2})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(two.Rows) != 2 {
 			b.Fatalf("len(two) is %d, want 2: %+v", len(two.Rows), two.Rows)
 		}
 		for limit, want := range map[int]int{0: 101, 1: 1, 101: 101, 1000: 101} {
 			n, err := b.letters.Count(b.Context(), operate.Filter{Limit: limit, AfterID: all.Rows[0].ID})
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			if n.N != want {
 				b.Errorf("with Limit %d, %d letters are counted, want %d", limit, n.N, want)
 			}
@@ -139,15 +124,13 @@ func TestListReturnsPages(t *testing.T) {
 func TestGroupsByReasonAndError(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(messages(5)...)
-		b.exec(`UPDATE once_outbox_dead SET topic = 's' WHERE message_id IN ('1', '2')`)
-		b.exec(`UPDATE once_outbox_dead SET reason = 'unacceptable', last_error = 'it''s: "ü"', fingerprint = 'unacceptable: it'
+		b.Exec(`UPDATE once_outbox_dead SET topic = 's' WHERE message_id IN ('1', '2')`)
+		b.Exec(`UPDATE once_outbox_dead SET reason = 'unacceptable', last_error = 'it''s: "ü"', fingerprint = 'unacceptable: it'
 			WHERE message_id = '3'`)
-		b.exec(`UPDATE once_outbox_dead SET reason = 'unacceptable', fingerprint = 'unacceptable: no' WHERE message_id = '4'`)
+		b.Exec(`UPDATE once_outbox_dead SET reason = 'unacceptable', fingerprint = 'unacceptable: no' WHERE message_id = '4'`)
 		b.age("once_outbox_dead", "died_at", time.Hour, `message_id = '1'`)
 		page, err := b.letters.Groups(b.Context(), operate.Filter{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(page.Groups) != 3 {
 			b.Fatalf("%d groups, want 3: %+v", len(page.Groups), page.Groups)
 		}
@@ -169,9 +152,7 @@ func TestGroupsByReasonAndError(t *testing.T) {
 		// The fingerprint finds exactly the letters of its group.
 		for _, g := range page.Groups {
 			page, err := b.letters.List(b.Context(), operate.Filter{Fingerprint: g.Fingerprint})
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			if len(page.Rows) != g.Count {
 				b.Fatalf("%d letters, want %d: %+v", len(page.Rows), g.Count, page.Rows)
 			}
@@ -188,9 +169,7 @@ func TestGroupsByReasonAndError(t *testing.T) {
 			}
 		}
 		some, err := b.letters.Groups(b.Context(), operate.Filter{Topic: "s"})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(some.Groups) != 1 {
 			b.Fatalf("len(some) is %d, want 1: %+v", len(some.Groups), some.Groups)
 		}
@@ -198,9 +177,7 @@ func TestGroupsByReasonAndError(t *testing.T) {
 			b.Fatalf("some[0].Count is %d, want 2", some.Groups[0].Count)
 		}
 		report, err := b.letters.ReplayMatching(b.Context(), ann, operate.Filter{Fingerprint: first.Fingerprint}, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if report.Changed != 3 {
 			b.Fatalf("report.Replayed is %d, want 3", report.Changed)
 		}
@@ -210,21 +187,17 @@ func TestGroupsByReasonAndError(t *testing.T) {
 func TestGroupsReturnsPages(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		none, err := b.letters.Groups(b.Context(), operate.Filter{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(none.Groups) != 0 {
 			b.Fatalf("none is %+v, want none", none.Groups)
 		}
 		b.insertDead(messages(105)...)
-		b.exec(`UPDATE once_outbox_dead SET last_error = message_id, fingerprint = 'exhausted: ' || message_id`)
-		b.exec(`UPDATE once_outbox_dead SET topic = 's' WHERE message_id = '0'`)
+		b.Exec(`UPDATE once_outbox_dead SET last_error = message_id, fingerprint = 'exhausted: ' || message_id`)
+		b.Exec(`UPDATE once_outbox_dead SET topic = 's' WHERE message_id = '0'`)
 		b.insertDead(msg("another", ""))
-		b.exec(`UPDATE once_outbox_dead SET last_error = '0', fingerprint = 'exhausted: 0' WHERE message_id = 'another'`)
+		b.Exec(`UPDATE once_outbox_dead SET last_error = '0', fingerprint = 'exhausted: 0' WHERE message_id = 'another'`)
 		first, err := b.letters.Groups(b.Context(), operate.Filter{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(first.Groups) != 100 {
 			b.Fatalf("len(first) is %d, want 100: %+v", len(first.Groups), first.Groups)
 		}
@@ -232,16 +205,12 @@ func TestGroupsReturnsPages(t *testing.T) {
 			b.Fatalf("first[0].Topics are %q, want %q: a page ends between groups, not between topics", first.Groups[0].Topics, want)
 		}
 		rest, err := b.letters.Groups(b.Context(), operate.Filter{AfterGroup: first.Groups[99].Fingerprint})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(rest.Groups) != 5 {
 			b.Fatalf("len(rest) is %d, want 5: %+v", len(rest.Groups), rest.Groups)
 		}
 		two, err := b.letters.Groups(b.Context(), operate.Filter{Limit: 2, AfterGroup: first.Groups[0].Fingerprint})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if !reflect.DeepEqual(two.Groups, first.Groups[1:3]) {
 			b.Fatalf("two is %+v, want %+v", two.Groups, first.Groups[1:3])
 		}
@@ -261,9 +230,9 @@ func TestGroupsReturnsPages(t *testing.T) {
 func TestGroupsLooksAtTheLatestLetters(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(msg("oldest", ""))
-		b.exec(`UPDATE once_outbox_dead SET last_error = 'old', fingerprint = 'exhausted: old'`)
+		b.Exec(`UPDATE once_outbox_dead SET last_error = 'old', fingerprint = 'exhausted: old'`)
 		fill := func(letters int) {
-			b.exec(fmt.Sprintf(`
+			b.Exec(fmt.Sprintf(`
 				WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < %d)
 				INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error,
 				                              reason, fingerprint, unknown)
@@ -273,9 +242,7 @@ func TestGroupsLooksAtTheLatestLetters(t *testing.T) {
 		}
 		groups := func(f operate.Filter) (all []string) {
 			found, err := b.letters.Groups(b.Context(), f)
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			for _, g := range found.Groups {
 				all = append(all, fmt.Sprint(g.Error, " ", g.Count, " ", g.More))
 			}
@@ -295,7 +262,7 @@ func TestGroupsLooksAtTheLatestLetters(t *testing.T) {
 		if got, want := groups(operate.Filter{Topic: "t"}), []string{"new 10000 true"}; !slices.Equal(got, want) {
 			b.Fatalf("groups of the topic are %q, want %q", got, want)
 		}
-		b.exec(`UPDATE once_outbox_dead SET tenant = 'acme'`)
+		b.Exec(`UPDATE once_outbox_dead SET tenant = 'acme'`)
 		if got, want := groups(operate.Filter{Tenant: "acme"}), []string{"new 10000 true"}; !slices.Equal(got, want) {
 			b.Fatalf("groups of the tenant are %q, want %q", got, want)
 		}

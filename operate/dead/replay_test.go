@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/dead"
 )
@@ -24,15 +25,13 @@ func TestReplayMatchingPutsLettersBack(t *testing.T) {
 		m.Payload = []byte{0, 255}
 		b.publish("t", msg("earlier", ""))
 		b.insertDead(m, msg("free", ""), msg("other", ""))
-		b.exec(`UPDATE once_outbox_dead SET unknown = (1 = 1) WHERE message_id = 'free'`)
+		b.Exec(`UPDATE once_outbox_dead SET unknown = (1 = 1) WHERE message_id = 'free'`)
 		chosen := operate.Filter{IDs: []int64{1, 2, 4711}}
 		var progress []int
 		report, err := b.letters.ReplayMatching(b.Context(), ann, chosen, operate.Plan{
 			Progress: func(r operate.Report) { progress = append(progress, r.Changed) },
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Total: 2, Changed: 2}); !reflect.DeepEqual(counts(report), want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
@@ -46,21 +45,15 @@ func TestReplayMatchingPutsLettersBack(t *testing.T) {
 			"ann | replay | dead:1 | described | the queue is back",
 			"ann | replay | dead:2 | free | the queue is back",
 		}
-		if got := b.audits(); !slices.Equal(got, want) {
+		if got := b.Audits(); !slices.Equal(got, want) {
 			b.Fatalf("audits are %q, want %q", got, want)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_outbox WHERE attempts = 0 AND due_at IS NULL AND position IN (2, 3)`); got != 2 {
-			b.Fatalf("count is %d, want 2", got)
-		}
-		if got := b.count(`SELECT COUNT(*) FROM once_outbox WHERE unknown AND message_id = 'free'`); got != 1 {
-			b.Fatalf("count is %d, want 1", got)
-		}
+		b.WantNumber(2, `SELECT COUNT(*) FROM once_outbox WHERE attempts = 0 AND due_at IS NULL AND position IN (2, 3)`)
+		b.WantNumber(1, `SELECT COUNT(*) FROM once_outbox WHERE unknown AND message_id = 'free'`)
 
 		// The replayed messages are in the slots that the outbox would have chosen.
 		b.publish("t", msg("free", ""), msg("same key", `it's "k"`))
-		if got := b.count(`SELECT COUNT(DISTINCT slot) FROM once_outbox WHERE position > 1`); got != 2 {
-			b.Fatalf("count is %d, want 2", got)
-		}
+		b.WantNumber(2, `SELECT COUNT(DISTINCT slot) FROM once_outbox WHERE position > 1`)
 
 		p := &publisher{}
 		b.forward(p, 0, forwarder.SendSuccessors)
@@ -85,20 +78,16 @@ func TestReplayMatchingPutsLettersBack(t *testing.T) {
 func TestReplayNeedsForceWhenInboxesMayHaveForgotten(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(msg("unknown, old", ""), msg("unknown, new", ""), msg("known, old", ""))
-		b.exec(`UPDATE once_outbox_dead SET unknown = (1 = 1) WHERE message_id LIKE 'unknown%'`)
+		b.Exec(`UPDATE once_outbox_dead SET unknown = (1 = 1) WHERE message_id LIKE 'unknown%'`)
 		b.age("once_outbox_dead", "died_at", 25*time.Hour, `message_id LIKE '%old'`)
 		letters, _ := b.remembering(24 * time.Hour)
 		report, err := letters.ReplayMatching(b.Context(), ann, everything, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Total: 3, Changed: 2, Skipped: []int64{1}}); !reflect.DeepEqual(counts(report), want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_outbox WHERE message_id = 'unknown, old'`); got != 0 {
-			b.Fatalf("count is %d, want 0", got)
-		}
-		if got := b.audits(); len(got) != 2 {
+		b.WantNumber(0, `SELECT COUNT(*) FROM once_outbox WHERE message_id = 'unknown, old'`)
+		if got := b.Audits(); len(got) != 2 {
 			b.Fatalf("%d audits, want 2: %q", len(got), got)
 		}
 
@@ -110,9 +99,7 @@ func TestReplayNeedsForceWhenInboxesMayHaveForgotten(t *testing.T) {
 			b.Fatalf(`got %v, want an error with "InboxRetention"`, err)
 		}
 		report, err = letters.ReplayMatching(b.Context(), ann, everything, operate.Plan{Force: true})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Total: 1, Changed: 1}); !reflect.DeepEqual(counts(report), want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
@@ -125,11 +112,9 @@ func TestReplayNeedsForceWhenInboxesMayHaveForgotten(t *testing.T) {
 func TestReplayNeedsForceWhenTheOutboxWouldRefuse(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(msg("malformed", ""), msg("invalid", ""), msg("exhausted", ""))
-		b.exec(`UPDATE once_outbox_dead SET reason = message_id`)
+		b.Exec(`UPDATE once_outbox_dead SET reason = message_id`)
 		report, err := b.letters.ReplayMatching(b.Context(), ann, everything, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Total: 3, Changed: 1, Skipped: []int64{1, 2}}); !reflect.DeepEqual(counts(report), want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
@@ -137,9 +122,7 @@ func TestReplayNeedsForceWhenTheOutboxWouldRefuse(t *testing.T) {
 			b.Fatalf("Replay: got %v, want ErrNeedsForce", err)
 		}
 		report, err = b.letters.ReplayMatching(b.Context(), ann, operate.Filter{Reason: "invalid"}, operate.Plan{Force: true})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Total: 1, Changed: 1}); !reflect.DeepEqual(counts(report), want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
@@ -162,9 +145,7 @@ func TestReplaysAtTheSameTime(t *testing.T) {
 			})
 		}
 		working.Wait()
-		if err := errors.Join(errs[:]...); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, errors.Join(errs[:]...))
 		if done[0].Changed+done[1].Changed+done[2].Changed != letters {
 			b.Fatalf("the number of replayed letters is %d, want %d",
 				done[0].Changed+done[1].Changed+done[2].Changed, letters)
@@ -172,10 +153,8 @@ func TestReplaysAtTheSameTime(t *testing.T) {
 		if got := b.pending(); got != letters {
 			b.Fatalf("pending is %d, want %d", got, letters)
 		}
-		if got := b.count(`SELECT COUNT(DISTINCT message_id) FROM once_outbox`); got != letters {
-			b.Fatalf("count is %d, want %d", got, letters)
-		}
-		if got := b.audits(); len(got) != letters {
+		b.WantNumber(letters, `SELECT COUNT(DISTINCT message_id) FROM once_outbox`)
+		if got := b.Audits(); len(got) != letters {
 			b.Fatalf("%d audits, want %d: %q", len(got), letters, got)
 		}
 		if got := b.dead(); got != 0 {
@@ -214,14 +193,12 @@ func TestReplayMatchingStopsWhenItsContextEnds(t *testing.T) {
 		if got := b.dead(); got != 30-stopped {
 			b.Fatalf("dead is %d, want %d", got, 30-stopped)
 		}
-		if got := b.audits(); len(got) != stopped+1 { // one for the pause
+		if got := b.Audits(); len(got) != stopped+1 { // one for the pause
 			b.Fatalf("%d audits, want %d: %q", len(got), stopped+1, got)
 		}
 
 		report, err = b.letters.ReplayMatching(b.Context(), ann, operate.Filter{All: true, Limit: 3}, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Total: 3, Changed: 3}); !reflect.DeepEqual(counts(report), want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
@@ -240,9 +217,7 @@ func TestReplayMatchingLeavesNewLettersAlone(t *testing.T) {
 			Rate:     8, // 2 a batch
 			Progress: func(operate.Report) { b.insertDead(msg("again", "")) },
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if report.Changed != 3 {
 			b.Fatalf("report.Replayed is %d, want 3", report.Changed)
 		}
@@ -252,7 +227,7 @@ func TestReplayMatchingLeavesNewLettersAlone(t *testing.T) {
 func TestReplayPutsAllLettersBackOrNone(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(msg("a", "key"), msg("b", ""), msg("c", ""))
-		b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('key', 1000, 1000, 'dead')`)
+		b.Exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('key', 1000, 1000, 'dead')`)
 		err := b.letters.Replay(b.Context(), ann, 1, 4711)
 		if !errors.Is(err, operate.ErrNotFound) {
 			b.Fatalf("got %v, want ErrNotFound", err)
@@ -266,7 +241,7 @@ func TestReplayPutsAllLettersBackOrNone(t *testing.T) {
 		if got := b.pending(); got != 0 {
 			b.Fatalf("pending is %d, want 0", got)
 		}
-		if got := b.audits(); len(got) != 0 {
+		if got := b.Audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
 
@@ -279,7 +254,7 @@ func TestReplayPutsAllLettersBackOrNone(t *testing.T) {
 		if got := b.pending(); got != 2 {
 			b.Fatalf("pending is %d, want 2", got)
 		}
-		got := b.count(`SELECT COUNT(*) FROM once_blocked_keys AS b JOIN once_outbox AS o ON o.position = b.position
+		got := b.Number(`SELECT COUNT(*) FROM once_blocked_keys AS b JOIN once_outbox AS o ON o.position = b.position
 			WHERE b.reason = 'replayed' AND o.message_id = 'a'`)
 		if got != 1 {
 			b.Fatalf("count is %d, want 1", got)
@@ -287,7 +262,7 @@ func TestReplayPutsAllLettersBackOrNone(t *testing.T) {
 		want := []string{
 			"ann | replay | dead:1 | a | the queue is back", "ann | replay | dead:3 | c | the queue is back",
 		}
-		if got := b.audits(); !slices.Equal(got, want) {
+		if got := b.Audits(); !slices.Equal(got, want) {
 			b.Fatalf("audits are %q, want %q", got, want)
 		}
 		if err := b.letters.Replay(b.Context(), ann, 1); !errors.Is(err, operate.ErrNotFound) {
@@ -299,14 +274,12 @@ func TestReplayPutsAllLettersBackOrNone(t *testing.T) {
 func TestDryRunShowsWhatReplayMatchingDoes(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(msg("old", ""), msg("a", "key"), msg("b", ""), msg("late", ""))
-		b.exec(`UPDATE once_outbox_dead SET unknown = (1 = 1) WHERE message_id = 'old'`)
-		b.exec(`UPDATE once_outbox_dead SET topic = 's' WHERE message_id = 'b'`)
-		b.exec(`UPDATE once_outbox_dead SET last_error = 'another', fingerprint = 'exhausted: another' WHERE message_id = 'late'`)
+		b.Exec(`UPDATE once_outbox_dead SET unknown = (1 = 1) WHERE message_id = 'old'`)
+		b.Exec(`UPDATE once_outbox_dead SET topic = 's' WHERE message_id = 'b'`)
+		b.Exec(`UPDATE once_outbox_dead SET last_error = 'another', fingerprint = 'exhausted: another' WHERE message_id = 'late'`)
 		b.age("once_outbox_dead", "died_at", 8*24*time.Hour, `message_id = 'old'`)
 		groups, err := b.letters.DryRun(b.Context(), everything, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(groups) != 2 {
 			b.Fatalf("%d groups, want 2: %+v", len(groups), groups)
 		}
@@ -329,9 +302,7 @@ func TestDryRunShowsWhatReplayMatchingDoes(t *testing.T) {
 		}
 
 		limited, err := b.letters.DryRun(b.Context(), operate.Filter{All: true, Limit: 1}, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(limited) != 1 {
 			b.Fatalf("len(limited) is %d, want 1: %+v", len(limited), limited)
 		}
@@ -339,9 +310,7 @@ func TestDryRunShowsWhatReplayMatchingDoes(t *testing.T) {
 			b.Fatalf("limited[0].Count is %d, want 2: a letter that is skipped does not count against the Limit", limited[0].Count)
 		}
 		forced, err := b.letters.DryRun(b.Context(), operate.Filter{All: true, Limit: 1}, operate.Plan{Force: true})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if forced[0].Count != 1 {
 			b.Fatalf("forced[0].Count is %d, want 1", forced[0].Count)
 		}
@@ -349,9 +318,7 @@ func TestDryRunShowsWhatReplayMatchingDoes(t *testing.T) {
 			b.Fatalf("forced[0].Skipped is %v, want none", forced[0].Skipped)
 		}
 		none, err := b.letters.DryRun(b.Context(), operate.Filter{Topic: "no such topic"}, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(none) != 0 {
 			b.Fatalf("none is %+v, want none", none)
 		}
@@ -362,14 +329,12 @@ func TestDryRunShowsWhatReplayMatchingDoes(t *testing.T) {
 		if got := b.pending(); got != 0 {
 			b.Fatalf("pending is %d, want 0", got)
 		}
-		if got := b.audits(); len(got) != 0 {
+		if got := b.Audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
 
 		report, err := b.letters.ReplayMatching(b.Context(), ann, operate.Filter{All: true, Limit: 1}, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Total: 1, Changed: 1, Skipped: []int64{1}}); !reflect.DeepEqual(counts(report), want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
@@ -382,9 +347,7 @@ func TestDryRunOfTheSentLog(t *testing.T) {
 		b.record("a", msg("3", ""))
 		b.age("once_outbox_sent", "sent_at", 8*24*time.Hour, `message_id = '2'`)
 		groups, err := b.log.DryRun(b.Context(), everything, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(groups) != 2 {
 			b.Fatalf("%d groups, want 2: %+v", len(groups), groups)
 		}

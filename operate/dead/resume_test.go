@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/dead"
 	"github.com/watermill-once/once/operate/quarantine"
@@ -17,10 +18,8 @@ import (
 // quarantine returns a Quarantine, which lists and stops the replays of this package.
 func (b *bench) quarantine() *quarantine.Entries {
 	b.Helper()
-	q, err := quarantine.New(b.db, operate.Config{Schema: b.config})
-	if err != nil {
-		b.Fatal(err)
-	}
+	q, err := quarantine.New(b.DB, operate.Config{Schema: b.Config})
+	kit.OK(b, err)
 	return q
 }
 
@@ -65,9 +64,7 @@ func TestReplayOfDeadLettersIsListed(t *testing.T) {
 			b.Errorf("replay %+v", r)
 		}
 		b.reported(r, nil, finished, nil)
-		if n := b.count(`SELECT COUNT(*) FROM once_audit WHERE replay_id = 1`); n != 2 {
-			b.Errorf("%d audit rows name the replay", n)
-		}
+		b.WantNumber(2, `SELECT COUNT(*) FROM once_audit WHERE replay_id = 1`)
 		if _, err := b.letters.Resume(b.Context(), ann, 1, nil); !errors.Is(err, operate.ErrReplayFinished) {
 			b.Errorf("error %v", err)
 		}
@@ -86,9 +83,7 @@ func TestReplayOfSentMessagesIsStoppedAndResumed(t *testing.T) {
 		report, err := b.log.ReplayMatching(b.Context(), ann, everything, operate.Plan{
 			Rate: 20, // 5 a batch
 			Progress: func(r operate.Report) {
-				if _, err := q.StopReplay(b.Context(), ann, r.ID); err != nil {
-					b.Error(err)
-				}
+				kit.Check(b, kit.Err(q.StopReplay(b.Context(), ann, r.ID)))
 			},
 		})
 		b.refused(err, "by ann: the queue is back")
@@ -113,7 +108,7 @@ func TestReplayOfSentMessagesIsStoppedAndResumed(t *testing.T) {
 		})
 		paused := report.Changed
 		b.reported(report, err, operate.Report{ID: 1, State: operate.ReplayPaused, Total: 30, Changed: paused}, context.Canceled)
-		if n := b.count(`SELECT COUNT(*) FROM once_audit JOIN once_replays AS r ON r.id = replay_id
+		if n := b.Number(`SELECT COUNT(*) FROM once_audit JOIN once_replays AS r ON r.id = replay_id
 			WHERE action = 'pause' AND once_audit.actor = 'ann' AND subject = 'replay:1' AND stop_reason = 'interrupted: the service stops'
 			  AND once_audit.why = 'interrupted: the service stops; reason of the replay: ` + ann.Why + `'`); n != 1 {
 			b.Errorf("%d rows in the audit log for the pause", n)
@@ -124,7 +119,7 @@ func TestReplayOfSentMessagesIsStoppedAndResumed(t *testing.T) {
 
 		report, err = b.log.Resume(b.Context(), ann, report.ID, nil)
 		b.reported(report, err, operate.Report{ID: 1, State: operate.ReplayFinished, Total: 30, Changed: 30}, nil)
-		if n, distinct := b.pending(), b.count(`SELECT COUNT(DISTINCT message_id) FROM once_outbox`); n != 30 || distinct != 30 {
+		if n, distinct := b.pending(), b.Number(`SELECT COUNT(DISTINCT message_id) FROM once_outbox`); n != 30 || distinct != 30 {
 			b.Errorf("%d pending of %d messages", n, distinct)
 		}
 	})
@@ -135,19 +130,17 @@ func TestReplayOfSentMessagesIsStoppedAndResumed(t *testing.T) {
 func TestReplayThatWaitsForItsRateKeepsItsLease(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.insertDead(msg("a", ""), msg("b", ""))
-		config := operate.Config{Schema: b.config, ReplayLease: 500 * time.Millisecond}
-		letters, err := dead.New(b.db, config)
-		if err != nil {
-			b.Fatal(err)
-		}
+		config := operate.Config{Schema: b.Config, ReplayLease: 500 * time.Millisecond}
+		letters, err := dead.New(b.DB, config)
+		kit.OK(b, err)
 		// The batch writes its audit row first, and then the lease.
 		remaining := `SELECT (EXTRACT(EPOCH FROM lease_until - (SELECT MAX(at) FROM once_audit)) * 1000)::bigint FROM once_replays`
-		if b.sqlite() {
+		if b.SQLite() {
 			remaining = `SELECT lease_until - (SELECT MAX(at) FROM once_audit) FROM once_replays`
 		}
 		expect := func(want int) func(operate.Report) {
 			return func(operate.Report) {
-				if got := b.count(remaining); got < want {
+				if got := b.Number(remaining); got < want {
 					b.Errorf("the lease is %d ms, want at least %d", got, want)
 				}
 			}

@@ -39,9 +39,7 @@ func TestSentLogShowsTheWholeMessage(t *testing.T) {
 			b.Fatalf("listed[0].Payload is %q, want nil", listed[0].Payload)
 		}
 		got, err := b.log.Get(b.Context(), listed[0].ID)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if time.Since(got.CreatedAt).Abs() > time.Minute {
 			b.Fatalf("got.CreatedAt is %v, want %v, give or take %v", got.CreatedAt, time.Now(), time.Minute)
 		}
@@ -78,16 +76,14 @@ func TestSentMessagesAreReplayed(t *testing.T) {
 		})
 		_, forgetful := b.remembering(time.Nanosecond)
 		report, err := forgetful.ReplayMatching(b.Context(), ann, only, operate.Plan{Rate: 1000})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Total: 1, Skipped: []int64{1}}); !reflect.DeepEqual(counts(report), want) {
 			b.Fatalf("report is %+v, want %+v: consumers do not remember it", report, want)
 		}
 		if err := forgetful.Replay(b.Context(), ann, 1); !errors.Is(err, operate.ErrNeedsForce) {
 			b.Fatalf("Replay: got %v, want ErrNeedsForce", err)
 		}
-		if got := b.audits(); len(got) != 0 {
+		if got := b.Audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
 		if got := b.pending(); got != 0 {
@@ -95,19 +91,17 @@ func TestSentMessagesAreReplayed(t *testing.T) {
 		}
 
 		report, err = b.log.ReplayMatching(b.Context(), ann, only, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Total: 1, Changed: 1}); !reflect.DeepEqual(counts(report), want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
 		if got := b.sent(); got != 2 {
 			b.Fatalf("sent is %d, want 2: the log keeps the message", got)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_outbox WHERE unknown`); got != 1 {
+		if got := b.Number(`SELECT COUNT(*) FROM once_outbox WHERE unknown`); got != 1 {
 			b.Fatalf("count is %d, want 1: a copy may have been sent", got)
 		}
-		if got, want := b.audits(), []string{"ann | replay | sent:1 | described | the queue is back"}; !slices.Equal(got, want) {
+		if got, want := b.Audits(), []string{"ann | replay | sent:1 | described | the queue is back"}; !slices.Equal(got, want) {
 			b.Fatalf("audits are %q, want %q", got, want)
 		}
 		p := &publisher{}
@@ -140,16 +134,14 @@ func TestReplayOfSentMessagesByID(t *testing.T) {
 		if got := b.pending(); got != 0 {
 			b.Fatalf("pending is %d, want 0", got)
 		}
-		if err := b.log.Replay(b.Context(), ann, 2, 1); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.log.Replay(b.Context(), ann, 2, 1))
 		if err := b.log.Replay(b.Context(), ann, 2); err != nil {
 			b.Fatalf("%v: the second time", err)
 		}
 		if got := b.pending(); got != 3 {
 			b.Fatalf("pending is %d, want 3", got)
 		}
-		if got := b.audits(); len(got) != 3 {
+		if got := b.Audits(); len(got) != 3 {
 			b.Fatalf("%d audits, want 3: %q", len(got), got)
 		}
 	})
@@ -164,19 +156,17 @@ func TestSweepDaysSaysWhyItCannotSweep(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "keep is 1s: must be at least a minute") {
 			b.Errorf("a second: %v", err)
 		}
-		if b.sqlite() {
+		if b.SQLite() {
 			return
 		}
-		if err := schema.Up(b.Context(), b.db, schema.Config{Sent: schema.ByDay}); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, schema.Up(b.Context(), b.DB, schema.Config{Sent: schema.ByDay}))
 		if n, err := b.log.SweepDays(b.Context(), time.Hour); n != 0 || err != nil {
 			b.Errorf("the owner: %d days, %v", n, err)
 		}
-		b.db.SetMaxOpenConns(1)
-		b.exec(`SET ROLE pg_read_all_data`)
+		b.SetMaxOpenConns(1)
+		b.Exec(`SET ROLE pg_read_all_data`)
 		_, err = b.log.SweepDays(b.Context(), time.Hour)
-		b.exec(`RESET ROLE`)
+		b.Exec(`RESET ROLE`)
 		if !errors.Is(err, dead.ErrNotOwner) {
 			b.Errorf("another user: %v", err)
 		}
@@ -188,50 +178,38 @@ func TestSweepDaysSaysWhyItCannotSweep(t *testing.T) {
 func TestSettledIDWaitsForEarlierRows(t *testing.T) {
 	eachSentLog(t, func(b *bench) {
 		id, err := b.log.SettledID(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if id != 0 {
 			b.Fatalf("id is %d, want 0", id)
 		}
 		b.record("t", msg("first", ""), msg("second", ""))
 		id, err = b.log.SettledID(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if id != 2 {
 			b.Fatalf("id is %d, want 2", id)
 		}
-		if b.sqlite() {
+		if b.SQLite() {
 			return
 		}
 
 		b.publish("t", msg("slow", ""))
-		slow, err := b.db.BeginTx(b.Context(), nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		slow, err := b.BeginTx(b.Context(), nil)
+		kit.OK(b, err)
 		defer func() { _ = slow.Rollback() }()
 		for _, query := range []string{ // as a forwarder does it
 			`DELETE FROM once_outbox`,
 			`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at) VALUES (9, 'slow', 't', '', '{}', now())`,
 		} {
-			if _, err := slow.ExecContext(b.Context(), query); err != nil {
-				b.Fatal(err)
-			}
+			kit.Exec(b, slow, query)
 		}
 		b.record("t", msg("quick", ""))
 		kit.Waits(b, "has not ended", func(ctx context.Context) error {
 			_, err := b.log.SettledID(ctx)
 			return err
 		})
-		if err := slow.Commit(); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, slow.Commit())
 		id, err = b.log.SettledID(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if id != 4 {
 			b.Fatalf("id is %d, want 4", id)
 		}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -34,10 +33,8 @@ var (
 
 // bench is a database that contains the tables of this library.
 type bench struct {
-	*testing.T
+	*kit.Bench
 
-	db      *sql.DB
-	config  schema.Config
 	letters *dead.Letters
 	log     *dead.SentLog
 }
@@ -45,9 +42,7 @@ type bench struct {
 // eachDatabase runs test against each kind of database.
 func eachDatabase(t *testing.T, test func(b *bench)) {
 	t.Helper()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		test(newBench(t, db.DB, schema.Config{Dialect: schema.Dialect(db.Dialect)}))
-	})
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) { test(newBench(t, db, schema.Config{})) })
 }
 
 // eachSentLog is like eachDatabase, and also runs test with a sent log by day.
@@ -56,23 +51,16 @@ func eachSentLog(t *testing.T, test func(b *bench)) {
 	eachDatabase(t, test)
 	t.Run("by day", func(t *testing.T) {
 		db := kit.Postgres(t)
-		if err := schema.Up(t.Context(), db.DB, schema.Config{Sent: schema.ByDay}); err != nil {
-			t.Fatal(err)
-		}
-		b := newBench(t, db.DB, schema.Config{})
-		if _, err := b.log.SweepDays(t.Context(), 100*24*time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{Sent: schema.ByDay}))
+		b := newBench(t, db, schema.Config{})
+		kit.OK(t, kit.Err(b.log.SweepDays(t.Context(), 100*24*time.Hour)))
 		test(b)
 	})
 }
 
-func newBench(t *testing.T, db *sql.DB, config schema.Config) *bench {
+func newBench(t *testing.T, db kit.Database, config schema.Config) *bench {
 	t.Helper()
-	if err := schema.Up(t.Context(), db, config); err != nil {
-		t.Fatal(err)
-	}
-	b := &bench{T: t, db: db, config: config}
+	b := &bench{Bench: kit.NewBench(t, db, config)}
 	b.letters, b.log = b.remembering(0)
 	return b
 }
@@ -81,15 +69,11 @@ func newBench(t *testing.T, db *sql.DB, config schema.Config) *bench {
 // ids for the retention.
 func (b *bench) remembering(retention time.Duration) (*dead.Letters, *dead.SentLog) {
 	b.Helper()
-	config := operate.Config{Schema: b.config, InboxRetention: retention}
-	letters, err := dead.New(b.db, config)
-	if err != nil {
-		b.Fatal(err)
-	}
-	log, err := dead.NewSentLog(b.db, config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	config := operate.Config{Schema: b.Config, InboxRetention: retention}
+	letters, err := dead.New(b.DB, config)
+	kit.OK(b, err)
+	log, err := dead.NewSentLog(b.DB, config)
+	kit.OK(b, err)
 	return letters, log
 }
 
@@ -97,9 +81,7 @@ func (b *bench) remembering(retention time.Duration) (*dead.Letters, *dead.SentL
 func (b *bench) sentPage(f operate.Filter) operate.Page[dead.SentMessage] {
 	b.Helper()
 	page, err := b.log.List(b.Context(), f)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return page
 }
 
@@ -109,34 +91,15 @@ func counts(r operate.Replay) operate.Report {
 	return r.Report
 }
 
-func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
+func (b *bench) pending() int { b.Helper(); return b.Number(`SELECT COUNT(*) FROM once_outbox`) }
+func (b *bench) dead() int    { b.Helper(); return b.Number(`SELECT COUNT(*) FROM once_outbox_dead`) }
 
-func (b *bench) exec(query string) {
-	b.Helper()
-	if _, err := b.db.ExecContext(b.Context(), query); err != nil {
-		b.Fatal(err)
-	}
-}
-
-// count returns the result of a query for one number.
-func (b *bench) count(query string, args ...any) int {
-	b.Helper()
-	var n int
-	if err := b.db.QueryRowContext(b.Context(), query, args...).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
-}
-
-func (b *bench) pending() int { b.Helper(); return b.count(`SELECT COUNT(*) FROM once_outbox`) }
-func (b *bench) dead() int    { b.Helper(); return b.count(`SELECT COUNT(*) FROM once_outbox_dead`) }
-
-func (b *bench) sent() int { b.Helper(); return b.count(`SELECT COUNT(*) FROM once_outbox_sent`) }
+func (b *bench) sent() int { b.Helper(); return b.Number(`SELECT COUNT(*) FROM once_outbox_sent`) }
 
 // now returns an SQL expression for the current time of the database, in the format of
 // the columns that contain times.
 func (b *bench) now() string {
-	if b.sqlite() {
+	if b.SQLite() {
 		return `CAST(unixepoch('subsec') * 1000 AS INTEGER)`
 	}
 	return `now()`
@@ -146,10 +109,10 @@ func (b *bench) now() string {
 func (b *bench) age(table, column string, by time.Duration, where string) {
 	b.Helper()
 	earlier := fmt.Sprintf(`%s - %d`, column, by.Milliseconds())
-	if !b.sqlite() {
+	if !b.SQLite() {
 		earlier = fmt.Sprintf(`%s - interval '1 millisecond' * %d`, column, by.Milliseconds())
 	}
-	b.exec(`UPDATE ` + table + ` SET ` + column + ` = ` + earlier + ` WHERE ` + where)
+	b.Exec(`UPDATE ` + table + ` SET ` + column + ` = ` + earlier + ` WHERE ` + where)
 }
 
 // msg returns a message with an ordering key, or without one if key is empty.
@@ -187,13 +150,11 @@ func (b *bench) record(topic string, msgs ...*message.Message) {
 // labels returns the end of an INSERT statement. It selects the labels from the
 // message's metadata, which is the parameter $5 of the statement.
 func (b *bench) labels() string {
-	d, err := dialect.New(b.config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	d, err := dialect.New(b.Config)
+	kit.OK(b, err)
 	labels, join := outboxrow.Labels(d)
 	metadata := `$5`
-	if !b.sqlite() {
+	if !b.SQLite() {
 		metadata = `CAST($5 AS json)`
 	}
 	return labels + ` FROM (SELECT ` + metadata + ` AS metadata) AS o` + join
@@ -201,22 +162,14 @@ func (b *bench) labels() string {
 
 func (b *bench) insert(query string, msgs []*message.Message) {
 	b.Helper()
-	tx, err := b.db.BeginTx(b.Context(), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	tx, err := b.BeginTx(b.Context(), nil)
+	kit.OK(b, err)
 	for i, m := range msgs {
 		metadata, err := json.Marshal(m.Metadata)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if _, err := tx.ExecContext(b.Context(), query, 1000+i, m.UUID, keyOf(m), []byte(m.Payload), string(metadata)); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
+		kit.Exec(b, tx, query, 1000+i, m.UUID, keyOf(m), []byte(m.Payload), string(metadata))
 	}
-	if err := tx.Commit(); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, tx.Commit())
 }
 
 func keyOf(m *message.Message) any {
@@ -226,40 +179,14 @@ func keyOf(m *message.Message) any {
 	return nil
 }
 
-// audits returns the audit rows as lines.
-func (b *bench) audits() (lines []string) {
-	b.Helper()
-	rows, err := b.db.QueryContext(b.Context(), `SELECT actor, action, subject, message_id, why FROM once_audit ORDER BY id`)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var f [5]string
-		if err := rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4]); err != nil {
-			b.Fatal(err)
-		}
-		lines = append(lines, strings.Join(f[:], " | "))
-	}
-	if err := rows.Err(); err != nil {
-		b.Fatal(err)
-	}
-	return lines
-}
-
 // publish commits messages to the outbox.
 func (b *bench) publish(topic string, msgs ...*message.Message) {
 	b.Helper()
-	box, err := outbox.New(outbox.Config{Schema: b.config})
-	if err != nil {
-		b.Fatal(err)
-	}
-	err = box.InTx(b.Context(), b.db, func(_ *sql.Tx, events message.Publisher) error {
+	box, err := outbox.New(outbox.Config{Schema: b.Config})
+	kit.OK(b, err)
+	kit.OK(b, box.InTx(b.Context(), b.DB, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(topic, msgs...)
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}))
 }
 
 // publisher records the messages that it gets, or refuses all of them for good.
@@ -288,22 +215,16 @@ func (p *publisher) Close() error { return nil }
 // forward runs a forwarder until the outbox is empty.
 func (b *bench) forward(p *publisher, keepSent time.Duration, afterDead forwarder.AfterDead) {
 	b.Helper()
-	f, err := forwarder.New(b.db, p, forwarder.Config{
-		Schema: b.config, PollMax: 20 * time.Millisecond, Workers: 1, // one worker keeps the order
+	f, err := forwarder.New(b.DB, p, forwarder.Config{
+		Schema: b.Config, PollMax: 20 * time.Millisecond, Workers: 1, // one worker keeps the order
 		KeepSent: keepSent, AfterDead: afterDead, Logger: kit.Logger(b.T),
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	kit.Eventually(b.T, time.Minute, "the outbox is empty", func() bool { return b.pending() == 0 })
-	if err := f.Close(); err != nil {
-		b.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, f.Close())
+	kit.OK(b, <-ended)
 }
 
 // unstamped returns the metadata of a sent message without the times that the forwarder

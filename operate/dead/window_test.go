@@ -20,11 +20,11 @@ import (
 func (b *bench) fillLetters(letters, rare int) {
 	b.Helper()
 	numbers, created, died := fmt.Sprintf(`generate_series(1, %d) AS s(i)`, letters), `now()`, `now() - (%d - i) * interval '1 second'`
-	if b.sqlite() {
+	if b.SQLite() {
 		numbers = fmt.Sprintf(`(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d) SELECT i FROM n) AS s`, letters)
 		created, died = `0`, `CAST(unixepoch('subsec') * 1000 AS INTEGER) - (%d - i) * 1000`
 	}
-	b.exec(fmt.Sprintf(`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts,
+	b.Exec(fmt.Sprintf(`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts,
 			last_error, reason, unknown, tenant, event_type, died_at)
 		SELECT i, 'm' || i, 't', 'k', '', '{}', %s, 20, 'no', 'exhausted', false,
 		       CASE WHEN i %% 2 = 0 OR i %% %[2]d = 0 THEN 'even' ELSE 'other' END,
@@ -40,9 +40,9 @@ func TestSearchesWithSeveralConditionsReadABoundedNumberOfLetters(t *testing.T) 
 	t.Parallel()
 	db := kit.EmptyPostgres(t) // without the statistics of an earlier test's rows
 	db.SetMaxOpenConns(1)      // RowsRead counts the reads of a single connection
-	b := newBench(t, db.DB, schema.Config{})
-	b.exec(`ALTER TABLE once_outbox_dead SET (autovacuum_enabled = false)`)
-	b.exec(`ANALYZE once_outbox_dead`)
+	b := newBench(t, db, schema.Config{})
+	b.Exec(`ALTER TABLE once_outbox_dead SET (autovacuum_enabled = false)`)
+	b.Exec(`ANALYZE once_outbox_dead`)
 	const letters = 200_000
 	b.fillLetters(letters, letters-1000)
 	ago := func(seconds int) time.Time { return time.Now().Add(-time.Duration(seconds) * time.Second) }
@@ -100,7 +100,7 @@ func TestSearchesWithSeveralConditionsReadABoundedNumberOfLetters(t *testing.T) 
 		if rows := kit.RowsRead(t, db, "once_outbox_dead") - all; rows > 31_000 {
 			t.Errorf("the table was looked at %s: %d rows for groups", known, rows)
 		}
-		b.exec(`ANALYZE once_outbox_dead`)
+		b.Exec(`ANALYZE once_outbox_dead`)
 	}
 }
 
@@ -137,9 +137,7 @@ func TestPagesOfLettersAreComplete(t *testing.T) {
 			pages := 0
 			for f := filter; ; {
 				page, err := b.letters.List(b.Context(), f)
-				if err != nil {
-					b.Fatal(err)
-				}
+				kit.OK(b, err)
 				for _, l := range page.Rows {
 					ids = append(ids, l.ID)
 				}
@@ -152,9 +150,7 @@ func TestPagesOfLettersAreComplete(t *testing.T) {
 			filter.Limit = 0
 			for f := filter; ; {
 				part, err := b.letters.Count(b.Context(), f)
-				if err != nil {
-					b.Fatal(err)
-				}
+				kit.OK(b, err)
 				if n, f.AfterID = n+part.N, part.Next; part.Next == 0 {
 					break
 				}
@@ -177,18 +173,16 @@ func TestListReadsOnlyMatchingLetters(t *testing.T) {
 	t.Parallel()
 	db := kit.EmptyPostgres(t) // without the statistics of an earlier test's rows
 	db.SetMaxOpenConns(1)      // RowsRead counts the reads of a single connection
-	b := newBench(t, db.DB, schema.Config{})
-	b.exec(`ALTER TABLE once_outbox_dead SET (autovacuum_enabled = false)`)
-	b.exec(`ANALYZE once_outbox_dead`)
-	b.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown,
+	b := newBench(t, db, schema.Config{})
+	b.Exec(`ALTER TABLE once_outbox_dead SET (autovacuum_enabled = false)`)
+	b.Exec(`ANALYZE once_outbox_dead`)
+	b.Exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown,
 			tenant, event_type, aggregate_type, aggregate_id, fingerprint, died_at)
 		SELECT i, 'm' || i, v, '', '{}', now(), 20, v, CASE v WHEN 'rare' THEN 'invalid' ELSE 'exhausted' END, false, v, v, v, v, v,
 		       now() - (30001 - i) * interval '1 minute'
 		FROM generate_series(1, 30000) AS i, LATERAL (SELECT CASE WHEN i > 29990 THEN 'rare' ELSE 'usual' END AS v) AS parts`)
 	var late time.Time // time of the last ten letters
-	if err := db.QueryRowContext(t.Context(), `SELECT died_at FROM once_outbox_dead WHERE id = 29991`).Scan(&late); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRowContext(t.Context(), `SELECT died_at FROM once_outbox_dead WHERE id = 29991`).Scan(&late))
 	for _, known := range []string{"when it was empty", "now"} {
 		for _, of := range []struct {
 			filter operate.Filter
@@ -220,9 +214,7 @@ func TestListReadsOnlyMatchingLetters(t *testing.T) {
 			if of.filter.Limit > 0 {
 				continue // Groups reads all letters that match
 			}
-			if _, err := b.letters.Groups(t.Context(), of.filter); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(b.letters.Groups(t.Context(), of.filter)))
 			if rows := kit.RowsRead(t, db, "once_outbox_dead") - listed; rows > 200 {
 				t.Errorf("the table was looked at %s: %d rows for the groups of %+v", known, rows, of.filter)
 			}
@@ -234,7 +226,7 @@ func TestListReadsOnlyMatchingLetters(t *testing.T) {
 		if rows := kit.RowsRead(t, db, "once_outbox_dead") - before; rows > 200 {
 			t.Errorf("the table was looked at %s: %d rows for a count of 50", known, rows)
 		}
-		b.exec(`ANALYZE once_outbox_dead`)
+		b.Exec(`ANALYZE once_outbox_dead`)
 	}
 }
 
@@ -251,19 +243,17 @@ func TestListOfTheSentLogReadsABoundedNumberOfRows(t *testing.T) {
 			t.Parallel()
 			db := kit.EmptyPostgres(t) // without the statistics of an earlier test's rows
 			db.SetMaxOpenConns(1)      // RowsRead counts the reads of a single connection
-			b := newBench(t, db.DB, schema.Config{Sent: layout})
-			b.exec(`ALTER TABLE ` + table + ` SET (autovacuum_enabled = false)`)
-			b.exec(`ANALYZE once_outbox_sent`)
-			b.exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, tenant, event_type, aggregate_type,
+			b := newBench(t, db, schema.Config{Sent: layout})
+			b.Exec(`ALTER TABLE ` + table + ` SET (autovacuum_enabled = false)`)
+			b.Exec(`ANALYZE once_outbox_sent`)
+			b.Exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, tenant, event_type, aggregate_type,
 					aggregate_id, sent_at)
 				SELECT i, 'm' || i, v, '', '{}', now(), v, v, v, CASE WHEN i % 2 = 0 THEN 'hot' ELSE v || i END,
 				       now() - (120001 - i) * interval '3 seconds'
 				FROM generate_series(1, 120000) AS i, LATERAL (SELECT CASE WHEN i > 119990 THEN 'rare' ELSE 'usual' END AS v) AS parts`)
 			var late, early time.Time // of the last and of the first ten
-			if err := db.QueryRowContext(t.Context(), `SELECT MAX(sent_at) FILTER (WHERE id = 119991), MAX(sent_at) FILTER (WHERE id = 11)
-				FROM once_outbox_sent`).Scan(&late, &early); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, db.QueryRowContext(t.Context(), `SELECT MAX(sent_at) FILTER (WHERE id = 119991), MAX(sent_at) FILTER (WHERE id = 11)
+				FROM once_outbox_sent`).Scan(&late, &early))
 			const part = 50_000
 			for _, known := range []string{"when it was empty", "now"} {
 				for _, of := range []struct {
@@ -302,7 +292,7 @@ func TestListOfTheSentLogReadsABoundedNumberOfRows(t *testing.T) {
 						t.Errorf("the table was looked at %s: %d rows for the list of %+v, want at most %d", known, rows, of.filter, of.rows)
 					}
 				}
-				b.exec(`ANALYZE once_outbox_sent`)
+				b.Exec(`ANALYZE once_outbox_sent`)
 			}
 		})
 	}
@@ -314,13 +304,13 @@ func TestPagesOfTheSentLogAreComplete(t *testing.T) {
 	t.Parallel()
 	eachSentLog(t, func(b *bench) {
 		rows := `SELECT i, 'm' || i, CASE WHEN i % 20000 = 0 THEN 'rare' ELSE 'usual' END, '', '{}', 0 FROM generate_series(1, 110000) AS i`
-		if b.sqlite() {
+		if b.SQLite() {
 			rows = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 110000)
 				SELECT i, 'm' || i, CASE WHEN i % 20000 = 0 THEN 'rare' ELSE 'usual' END, '', '{}', 0 FROM n`
 		} else {
 			rows = strings.Replace(rows, ", 0 FROM", ", now() FROM", 1)
 		}
-		b.exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at) ` + rows)
+		b.Exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at) ` + rows)
 		var ids []int64
 		pages := 0
 		for f := (operate.Filter{Topic: "rare", Limit: 2}); ; pages++ {

@@ -30,22 +30,17 @@ func TestMain(m *testing.M) { kit.Main(m) }
 const patience = time.Minute
 
 type bench struct {
-	*testing.T
+	*kit.Bench
 
-	db     *sql.DB
-	tables schema.Config
-	now    string // SQL
+	now string // SQL
 }
 
 func eachDatabase(t *testing.T, test func(b *bench)) {
 	t.Helper()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := &bench{T: t, db: db.DB, tables: schema.Config{Dialect: schema.Dialect(db.Dialect)}, now: `now()`}
-		if b.tables.Dialect == schema.SQLite {
+		b := &bench{Bench: kit.NewBench(t, db, schema.Config{}), now: `now()`}
+		if b.SQLite() {
 			b.now = `CAST(unixepoch('subsec') * 1000 AS INTEGER)`
-		}
-		if err := schema.Up(t.Context(), db.DB, b.tables); err != nil {
-			t.Fatal(err)
 		}
 		test(b)
 	})
@@ -53,28 +48,19 @@ func eachDatabase(t *testing.T, test func(b *bench)) {
 
 func (b *bench) health(config health.Config) *health.Health {
 	b.Helper()
-	config.Schema = b.tables
+	config.Schema = b.Config
 	if config.Timeout == 0 {
 		config.Timeout = patience
 	}
-	h, err := health.New(b.db, config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	h, err := health.New(b.DB, config)
+	kit.OK(b, err)
 	return h
-}
-
-func (b *bench) exec(query string) {
-	b.Helper()
-	if _, err := b.db.ExecContext(b.Context(), query); err != nil {
-		b.Fatal(err)
-	}
 }
 
 // ago returns an SQL expression for a time in the past. The argument is the time since
 // then.
 func (b *bench) ago(before time.Duration) string {
-	if b.tables.Dialect == schema.SQLite {
+	if b.SQLite() {
 		return fmt.Sprintf(`%s - (%d)`, b.now, before.Milliseconds())
 	}
 	return fmt.Sprintf(`%s - interval '%d milliseconds'`, b.now, before.Milliseconds())
@@ -111,14 +97,12 @@ func TestDatabaseAndTables(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		h := b.health(health.Config{MaxLag: time.Minute, Retention: time.Hour})
 		b.expect(h, true, "", "")
-		b.exec(`ALTER TABLE once_migrations RENAME TO away`)
+		b.Exec(`ALTER TABLE once_migrations RENAME TO away`)
 		b.expect(h, false, "tables", `schema: the tables are missing: no table "once_migrations": run schema.Up, or apply schema.SQL`)
 		b.expect(h, false, "lag", "not checked, because the database cannot be used")
-		b.exec(`ALTER TABLE away RENAME TO once_migrations`)
+		b.Exec(`ALTER TABLE away RENAME TO once_migrations`)
 		b.expect(h, true, "", "")
-		if err := b.db.Close(); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.Close())
 		b.expect(h, false, "database", "it cannot be reached; check its address, its login and the size of the pool: sql: database is closed")
 		b.expect(h, false, "retention", "not checked, because the database cannot be used")
 	})
@@ -130,10 +114,10 @@ func TestLag(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		h := b.health(health.Config{MaxLag: time.Minute})
 		insert := func(id, column, value string) {
-			b.exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, ` + column + `)
+			b.Exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, ` + column + `)
 				VALUES ('` + id + `', 't', 0, '', '{}', ` + value + `)`)
 		}
-		b.exec(`UPDATE once_slots SET owner = 'f', lease_until = ` + b.ago(-time.Hour))
+		b.Exec(`UPDATE once_slots SET owner = 'f', lease_until = ` + b.ago(-time.Hour))
 		insert("new", "created_at", b.now)
 		insert("delayed", "created_at, due_at", b.ago(time.Hour)+`, `+b.ago(-time.Hour))
 		b.expect(h, true, "", "")
@@ -142,17 +126,17 @@ func TestLag(t *testing.T) {
 			{"due", "due_at", b.ago(2 * time.Minute)},
 			{"backs off", "due_at, failing_since", b.ago(-time.Hour) + `, ` + b.ago(2*time.Minute)},
 		} {
-			b.exec(`DELETE FROM once_outbox`)
+			b.Exec(`DELETE FROM once_outbox`)
 			insert(late.id, late.column, late.value)
 			b.expect(h, true, "lag", "a message has waited in the outbox for 2m[0-9]+s, longer than 1m0s; "+
 				"the log of the forwarder and once doctor say why")
 		}
 		// The messages behind a dead letter wait for a person, not for a forwarder.
-		b.exec(`DELETE FROM once_outbox`)
+		b.Exec(`DELETE FROM once_outbox`)
 		insert("behind", "ordering_key, created_at", `'k', `+b.ago(2*time.Minute))
-		b.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts, last_error,
+		b.Exec(`INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts, last_error,
 			reason, unknown) VALUES (1, 'd', 't', 'k', '', '{}', ` + b.now + `, 1, 'e', 'exhausted', 1 = 0)`)
-		b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 1, 1, 'dead')`)
+		b.Exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 1, 1, 'dead')`)
 		const blocked = `ordering key "k" is blocked by dead letter 1; once dead replay 1 sends the letter again, ` +
 			`once dead discard 1 gives it up, and once dead release 'k' sends the messages that wait for it`
 		b.expect(h, true, "lag", "a message has waited in the outbox for 2m[0-9]+s, longer than 1m0s, behind a dead letter: "+blocked)
@@ -167,12 +151,12 @@ func TestSlots(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		h := b.health(health.Config{MaxLag: time.Hour})
 		b.expect(h, true, "", "")
-		b.exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('1', 't', 0, '', '{}')`)
+		b.Exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('1', 't', 0, '', '{}')`)
 		const remedy = " slots have no forwarder, and messages wait in the outbox; start a forwarder, or wait until another one takes over"
 		b.expect(h, true, "slots", "64 of 64"+remedy)
-		b.exec(`UPDATE once_slots SET owner = 'f', lease_until = ` + b.ago(-time.Hour))
+		b.Exec(`UPDATE once_slots SET owner = 'f', lease_until = ` + b.ago(-time.Hour))
 		b.expect(h, true, "", "")
-		b.exec(`UPDATE once_slots SET lease_until = ` + b.ago(time.Second) + ` WHERE slot < 3`)
+		b.Exec(`UPDATE once_slots SET lease_until = ` + b.ago(time.Second) + ` WHERE slot < 3`)
 		b.expect(h, true, "slots", "3 of 64"+remedy)
 	})
 }
@@ -181,7 +165,7 @@ func TestRetention(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		h := b.health(health.Config{Retention: 24 * time.Hour})
 		insert := func(id string, age time.Duration) {
-			b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('` + id + `', 'c', '', ` + b.ago(age) + `)`)
+			b.Exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('` + id + `', 'c', '', ` + b.ago(age) + `)`)
 		}
 		insert("young", 70*time.Hour)
 		b.expect(h, true, "", "")
@@ -197,7 +181,7 @@ func TestPausedConsumerLeavesProcessReady(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		h := b.health(health.Config{Retention: 24 * time.Hour})
 		b.expect(h, true, "", "")
-		b.exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why) VALUES ('orders', 'payments', 'ann', 'no provider')`)
+		b.Exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why) VALUES ('orders', 'payments', 'ann', 'no provider')`)
 		b.expect(h, true, "paused", `consumer "payments" of topic "orders" has been paused for \d+s, by ann: no provider; `+
 			`to end this: once consumers resume payments`)
 	})
@@ -211,19 +195,13 @@ func TestPartsOfAProcess(t *testing.T) {
 		config := amqp.NewDurableQueueConfig(broker.URL)
 		config.Marshaler = rabbit.Marshaler{}
 		publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{Logger: kit.Logger(b.T)})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		defer publisher.Close()
 		subscriber, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{Logger: kit.Logger(b.T)})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		defer subscriber.Close()
-		fwd, err := forwarder.New(b.db, publisher, forwarder.Config{Schema: b.tables, Logger: kit.Logger(b.T)})
-		if err != nil {
-			b.Fatal(err)
-		}
+		fwd, err := forwarder.New(b.DB, publisher, forwarder.Config{Schema: b.Config, Logger: kit.Logger(b.T)})
+		kit.OK(b, err)
 		stopping := make(chan struct{})
 		h := b.health(health.Config{
 			Running: map[string]<-chan struct{}{"forwarder": fwd.Running()},
@@ -237,9 +215,7 @@ func TestPartsOfAProcess(t *testing.T) {
 		b.expect(h, true, "", "")
 		close(stopping)
 		b.expect(h, false, "service", "the process is stopping")
-		if err := errors.Join(fwd.Close(), <-ended); err != nil {
-			b.Error(err)
-		}
+		kit.Check(b, errors.Join(fwd.Close(), <-ended))
 	})
 }
 
@@ -300,43 +276,30 @@ func TestTopicWithoutAQueue(t *testing.T) {
 		config := amqp.NewDurableQueueConfig(broker.URL)
 		config.Marshaler = rabbit.Marshaler{}
 		publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{Logger: kit.Logger(b.T)})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		defer publisher.Close()
-		fwd, err := forwarder.New(b.db, publisher, forwarder.Config{
-			Schema: b.tables, Logger: kit.Logger(b.T), Backoff: func(int) time.Duration { return time.Hour },
+		fwd, err := forwarder.New(b.DB, publisher, forwarder.Config{
+			Schema: b.Config, Logger: kit.Logger(b.T), Backoff: func(int) time.Duration { return time.Hour },
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		ended := make(chan error, 1)
 		go func() { ended <- fwd.Run(context.WithoutCancel(b.Context())) }()
-		box, err := outbox.New(outbox.Config{Schema: b.tables})
-		if err != nil {
-			b.Fatal(err)
-		}
+		box, err := outbox.New(outbox.Config{Schema: b.Config})
+		kit.OK(b, err)
 		topic := broker.Name("nobody")
-		err = box.InTx(b.Context(), b.db, func(_ *sql.Tx, events message.Publisher) error {
+		kit.OK(b, box.InTx(b.Context(), b.DB, func(_ *sql.Tx, events message.Publisher) error {
 			return events.Publish(topic, outbox.NewMessage(nil))
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		}))
 		h := b.health(health.Config{MaxLag: time.Millisecond})
 		kit.Eventually(b, patience, "the message backs off and is late", func() bool {
 			var backsOff int
-			err := b.db.QueryRowContext(b.Context(),
+			err := b.DB.QueryRowContext(b.Context(),
 				`SELECT COUNT(*) FROM once_outbox WHERE failing_since IS NOT NULL AND due_at > `+b.now).Scan(&backsOff)
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			err = h.Health(b.Context()).Err()
 			return backsOff == 1 && err != nil && strings.Contains(err.Error(), "lag: a message has waited")
 		})
-		if err := errors.Join(fwd.Close(), <-ended); err != nil {
-			b.Error(err)
-		}
+		kit.Check(b, errors.Join(fwd.Close(), <-ended))
 	})
 }
 
@@ -369,26 +332,18 @@ func TestConfigErrorsNameFields(t *testing.T) {
 func TestErrorsHaveNoPassword(t *testing.T) {
 	broker := kit.Rabbit(t)
 	uri, err := amqp091.ParseURI(broker.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	uri.Password = "pa55word"
 	config := amqp.NewDurableQueueConfig(uri.String())
 	config.Marshaler = rabbit.Marshaler{}
 	publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{Logger: kit.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer publisher.Close()
 	wrong, err := sql.Open("postgres", "postgres://nobody:pa55word@127.0.0.1:1/x?sslmode=disable")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer wrong.Close()
 	h, err := health.New(wrong, health.Config{Timeout: patience, Brokers: map[string]health.Pinger{"publisher": publisher}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	report := h.Health(t.Context())
 	if report.Err() == nil || strings.Contains(report.Err().Error(), "pa55word") ||
 		!strings.Contains(report.Err().Error(), "refuses the login") {

@@ -17,9 +17,7 @@ import (
 func backlog(t *testing.T, rows, size int) *Mover {
 	t.Helper()
 	db := kit.PostgresAlone(t).DB
-	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
 	for _, query := range []string{
 		`CREATE TABLE watermill_forwarder_topic ("offset" BIGSERIAL, uuid VARCHAR(36) NOT NULL,
 			created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, payload JSON, metadata JSON,
@@ -27,22 +25,16 @@ func backlog(t *testing.T, rows, size int) *Mover {
 		`CREATE TABLE watermill_offsets_forwarder_topic (consumer_group VARCHAR(255) PRIMARY KEY, offset_acked BIGINT,
 			last_processed_transaction_id xid8 NOT NULL)`,
 	} {
-		if _, err := db.Exec(query); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(db.Exec(query)))
 	}
 	_, err := db.Exec(`
 		INSERT INTO watermill_forwarder_topic (uuid, payload, metadata, transaction_id)
 		SELECT n, json_build_object('destination_topic', 't', 'uuid', n::text, 'payload', repeat('AAAA', $2 / 3)), '{}',
 		       (n % 3 + 1)::text::xid8
 		FROM generate_series(1, $1::int) AS n`, rows, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	m, err := New(db, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return m
 }
 
@@ -51,9 +43,7 @@ func TestBatchIsLimitedByBytes(t *testing.T) {
 	var sizes []int
 	for {
 		n, err := m.moveBatch(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if n == 0 {
 			break
 		}
@@ -88,30 +78,22 @@ func TestTrap03_BatchReadsOnlyItsOwnRows(t *testing.T) {
 		}
 	}
 	look()
-	if _, err := m.db.Exec(`ANALYZE watermill_forwarder_topic`); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(m.db.Exec(`ANALYZE watermill_forwarder_topic`)))
 	look()
 }
 
 func planOf(t *testing.T, db *sql.DB, query string, args ...any) string {
 	t.Helper()
 	rows, err := db.Query(`EXPLAIN (ANALYZE, TIMING OFF) `+query, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer rows.Close()
 	var plan []string
 	for rows.Next() {
 		var line string
-		if err := rows.Scan(&line); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, rows.Scan(&line))
 		plan = append(plan, line)
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, rows.Err())
 	return strings.Join(plan, "\n")
 }
 

@@ -75,9 +75,7 @@ func TestTrap04_LostConnectionAtCommitMovesOnce(t *testing.T) {
 				s.put(t, "t", message.NewMessage(want[i], nil))
 			}
 			connector, err := pq.NewConnector(database.DSN)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			cut := &cutter{after: after}
 			cut.cuts.Store(3)
 			connector.Dialer(cut)
@@ -86,9 +84,7 @@ func TestTrap04_LostConnectionAtCommitMovesOnce(t *testing.T) {
 
 			m := newMover(t, db, mover.Config{BatchSize: 2})
 			eventually(t, "all messages are moved", func() bool {
-				if _, err := m.Move(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, kit.Err(m.Move(t.Context())))
 				return len(outboxIDs(t, database.DB)) >= 10
 			})
 			if got := cut.cuts.Load(); got >= 0 {
@@ -105,13 +101,9 @@ func TestRunContinuesAfterDatabaseRestart(t *testing.T) {
 	kit.Long(t)
 	server := kit.PrivatePostgres(t)
 	db, err := sql.Open("postgres", server.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.Close())
 	})
 	s := withDefaults(t, db)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -124,16 +116,12 @@ func TestRunContinuesAfterDatabaseRestart(t *testing.T) {
 
 	server.Kill()
 	eventually(t, "the failure is logged", func() bool { return log.Has("Messages cannot be moved, retrying") })
-	if err := server.Restart(context.WithoutCancel(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, server.Restart(context.WithoutCancel(t.Context())))
 	eventually(t, "the recovery is logged", func() bool { return log.Has("Messages can be moved again") })
 	s.put(t, "t", message.NewMessage("after", nil))
 	eventually(t, "the second message is moved", func() bool { return len(outboxIDs(t, db)) == 2 })
 	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, <-ended)
 }
 
 // An idle mover takes no lock and no transaction id. Watermill's own forwarder takes
@@ -141,13 +129,9 @@ func TestRunContinuesAfterDatabaseRestart(t *testing.T) {
 func TestIdlePollNeitherLocksNorWrites(t *testing.T) {
 	server := kit.PrivatePostgres(t, "autovacuum=off") // no other process of this server takes transaction ids
 	db, err := sql.Open("postgres", server.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.Close())
 	})
 	s := withDefaults(t, db)
 	s.put(t, "t", message.NewMessage("1", nil))
@@ -167,7 +151,5 @@ func TestIdlePollNeitherLocksNorWrites(t *testing.T) {
 		t.Fatalf("next is %d, want %d", got, before)
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, <-ended)
 }

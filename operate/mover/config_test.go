@@ -33,9 +33,7 @@ func TestCustomTableNames(t *testing.T) {
 			}
 			s.create(t)
 			tables := schema.Config{Schema: "ours", Prefix: "x_"}
-			if err := schema.Up(t.Context(), db, tables); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, schema.Up(t.Context(), db, tables))
 			exec(t, db, `INSERT INTO shop.offsets VALUES ('group', 0, '0')`)
 			s.put(t, "t", message.NewMessage("id", []byte("\x00body")))
 			m := newMover(t, db, mover.Config{
@@ -43,13 +41,9 @@ func TestCustomTableNames(t *testing.T) {
 				MessagesTable: s.tables.MessagesTable(s.topic), OffsetsTable: s.offsets.MessagesOffsetsTable(s.topic),
 			})
 			moves(t, m, 1)
-			if got := count(t, db, `SELECT COUNT(*) FROM ours.x_outbox WHERE message_id = 'id' AND payload = '\x00626f6479'`); got != 1 {
-				t.Fatalf("count is %d, want 1", got)
-			}
+			kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM ours.x_outbox WHERE message_id = 'id' AND payload = '\x00626f6479'`)
 			messages, _, err := m.Left(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if messages != 0 {
 				t.Fatalf("messages is %d, want 0", messages)
 			}
@@ -75,9 +69,7 @@ func TestNewConsumerGroupStartsAtTheBeginning(t *testing.T) {
 	s := withDefaults(t, db)
 	s.put(t, "t", message.NewMessage("first", nil))
 	messages, _, err := newMover(t, db, mover.Config{}).Left(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if messages != 1 {
 		t.Fatalf("messages is %d, want 1", messages)
 	}
@@ -110,9 +102,7 @@ func TestMissingTablesAreReported(t *testing.T) {
 	if err := m.Run(t.Context()); !errors.Is(err, schema.ErrMissing) {
 		t.Fatalf("Run: got %v, want ErrMissing", err)
 	}
-	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
 	err := m.Run(t.Context())
 	if !errors.Is(err, mover.ErrNoTable) {
 		t.Fatalf("got %v, want ErrNoTable", err)

@@ -51,20 +51,14 @@ func (s stock) subscriber(t *testing.T) *wsql.Subscriber {
 		ConsumerGroup: s.group, SchemaAdapter: s.tables, OffsetsAdapter: s.offsets,
 		PollInterval: 10 * time.Millisecond, RetryInterval: 10 * time.Millisecond, ResendInterval: 10 * time.Millisecond,
 	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return sub
 }
 
 func (s stock) create(t *testing.T) {
 	t.Helper()
-	if err := schema.Up(t.Context(), s.db, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.subscriber(t).SubscribeInitialize(s.topic); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), s.db, schema.Config{}))
+	kit.OK(t, s.subscriber(t).SubscribeInitialize(s.topic))
 }
 
 // publish writes messages in a transaction with the publisher of Watermill's own
@@ -72,22 +66,16 @@ func (s stock) create(t *testing.T) {
 func (s stock) publish(t *testing.T, tx *sql.Tx, topic string, msgs ...*message.Message) {
 	t.Helper()
 	stored, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: s.tables}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	events := stockforwarder.NewPublisher(stored, stockforwarder.PublisherConfig{ForwarderTopic: s.topic})
-	if err := events.Publish(topic, msgs...); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, events.Publish(topic, msgs...))
 }
 
 // open begins a transaction, writes messages in it, and leaves it open.
 func (s stock) open(t *testing.T, topic string, msgs ...*message.Message) *sql.Tx {
 	t.Helper()
 	tx, release, err := dialect.Begin(t.Context(), s.db, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(release)
 	s.publish(t, tx, topic, msgs...)
 	return tx
@@ -97,14 +85,10 @@ func (s stock) open(t *testing.T, topic string, msgs ...*message.Message) *sql.T
 func (s stock) put(t *testing.T, topic string, msgs ...*message.Message) {
 	t.Helper()
 	tx, release, err := dialect.Begin(t.Context(), s.db, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer release()
 	s.publish(t, tx, topic, msgs...)
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tx.Commit())
 }
 
 // forward runs Watermill's own forwarder until the test calls stop.
@@ -112,19 +96,13 @@ func (s stock) forward(t *testing.T, publisher message.Publisher) (stop func()) 
 	t.Helper()
 	fwd, err := stockforwarder.NewForwarder(s.subscriber(t), publisher, watermill.NopLogger{},
 		stockforwarder.Config{ForwarderTopic: s.topic})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- fwd.Run(context.Background()) }()
 	<-fwd.Running()
 	stop = sync.OnceFunc(func() {
-		if err := fwd.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, fwd.Close())
+		kit.OK(t, <-ended)
 	})
 	t.Cleanup(stop)
 	return stop
@@ -156,9 +134,7 @@ func (i *inbox) ids() []string {
 func newMover(t *testing.T, db *sql.DB, config mover.Config) *mover.Mover {
 	t.Helper()
 	m, err := mover.New(db, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return m
 }
 
@@ -169,9 +145,7 @@ func moves(t *testing.T, m *mover.Mover, rows int) {
 	moved := 0
 	eventually(t, "the rows are moved", func() bool {
 		n, err := m.Move(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		moved += n
 		return moved >= rows
 	})
@@ -183,23 +157,7 @@ func moves(t *testing.T, m *mover.Mover, rows int) {
 // ids returns the only column of the rows that query returns.
 func ids(t *testing.T, db *sql.DB, query string) []string {
 	t.Helper()
-	rows, err := db.QueryContext(t.Context(), query)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	all := []string{}
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, id)
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return kit.Lines(t, db, query)
 }
 
 func outboxIDs(t *testing.T, db *sql.DB) []string {
@@ -209,16 +167,11 @@ func outboxIDs(t *testing.T, db *sql.DB) []string {
 
 func exec(t *testing.T, db *sql.DB, query string, args ...any) {
 	t.Helper()
-	if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, db, query, args...)
 }
 
 func count(t *testing.T, db *sql.DB, query string, args ...any) int {
 	t.Helper()
-	var n int
-	if err := db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	n := kit.One[int](t, db, query, args...)
 	return n
 }

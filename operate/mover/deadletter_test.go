@@ -30,21 +30,15 @@ func deadLetters(t *testing.T, db *sql.DB) []deadLetter {
 	rows, err := db.QueryContext(t.Context(), `
 		SELECT message_id, topic, payload, metadata::jsonb, reason, last_error FROM once_outbox_dead
 		WHERE attempts = 0 AND ordering_key IS NULL AND unknown = (reason = 'invalid') ORDER BY position`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer rows.Close()
 	var all []deadLetter
 	for rows.Next() {
 		var d deadLetter
-		if err := rows.Scan(&d.id, &d.topic, &d.payload, &d.metadata, &d.reason, &d.text); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, rows.Scan(&d.id, &d.topic, &d.payload, &d.metadata, &d.reason, &d.text))
 		all = append(all, d)
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, rows.Err())
 	return all
 }
 
@@ -136,18 +130,14 @@ func TestTrap22_MalformedFirstRowBlocksNothing(t *testing.T) {
 			UUID     string            `json:"uuid"`
 			Metadata map[string]string `json:"metadata"`
 		}
-		if err := json.Unmarshal([]byte(d.payload), &envelope); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, json.Unmarshal([]byte(d.payload), &envelope))
 		if want := []string{"nul", "nul\x00"}[i]; envelope.UUID != want {
 			t.Fatalf("envelope.UUID is %q, want %q", envelope.UUID, want)
 		}
 		if want := []string{"a\x00b", ""}[i]; envelope.Metadata["key"] != want {
 			t.Fatalf(`envelope.Metadata["key"] is %q, want %q`, envelope.Metadata["key"], want)
 		}
-		if got := count(t, db, `SELECT COUNT(*) FROM watermill_forwarder_topic WHERE uuid = $1`, d.id); got != 1 {
-			t.Fatalf("count is %d, want 1", got)
-		}
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM watermill_forwarder_topic WHERE uuid = $1`, d.id)
 	}
 }
 
@@ -196,9 +186,7 @@ func TestMoverContinuesIfStockForwarderIsStuck(t *testing.T) {
 	stop()
 	eventually(t, "the mover continues", func() bool { return len(outboxIDs(t, db)) == 1 })
 	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, <-ended)
 	if got := deadLetters(t, db); len(got) != 1 {
 		t.Fatalf("%d dead letters, want 1: %+v", len(got), got)
 	}

@@ -43,18 +43,13 @@ func TestMessagesAreMovedUnchanged(t *testing.T) {
 		payload       []byte
 		metadata, key string
 	)
-	err := db.QueryRow(`SELECT payload, metadata, ordering_key FROM once_outbox ORDER BY position LIMIT 1`).
-		Scan(&payload, &metadata, &key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRow(`SELECT payload, metadata, ordering_key FROM once_outbox ORDER BY position LIMIT 1`).
+		Scan(&payload, &metadata, &key))
 	if want := "\x00\xff not JSON"; string(payload) != want {
 		t.Fatalf("payload is %q, want %q", string(payload), want)
 	}
 	var fields message.Metadata
-	if err := json.Unmarshal([]byte(metadata), &fields); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, json.Unmarshal([]byte(metadata), &fields))
 	if !maps.Equal(fields, nasty.Metadata) {
 		t.Fatalf("metadata is %q, want %q", fields, nasty.Metadata)
 	}
@@ -65,21 +60,15 @@ func TestMessagesAreMovedUnchanged(t *testing.T) {
 	if got := ids(t, db, `SELECT convert_from(payload, 'UTF8') FROM once_outbox WHERE message_id = 'third'`); !slices.Equal(got, want) {
 		t.Fatalf("ids is %q, want %q", got, want)
 	}
-	if got := count(t, db, `SELECT COUNT(*) FROM once_outbox_dead`); got != 0 {
-		t.Fatalf("count is %d, want 0", got)
-	}
+	kit.WantNumber(t, db, 0, `SELECT COUNT(*) FROM once_outbox_dead`)
 
 	moved, err := m.Move(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if moved != 0 {
 		t.Fatalf("moved is %d, want 0", moved)
 	}
 	messages, writers, err := m.Left(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if messages != 0 {
 		t.Fatalf("messages is %d, want 0", messages)
 	}
@@ -101,9 +90,7 @@ func TestTrap77_MessagesSentByStockForwarderAreNotMoved(t *testing.T) {
 	m := newMover(t, db, mover.Config{})
 	eventually(t, "the stock forwarder has sent and acked them", func() bool {
 		messages, _, err := m.Left(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		return messages == 0
 	})
 	stop()
@@ -113,9 +100,7 @@ func TestTrap77_MessagesSentByStockForwarderAreNotMoved(t *testing.T) {
 
 	s.put(t, "t", message.NewMessage("ours1", nil), message.NewMessage("ours2", nil))
 	messages, _, err := m.Left(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if messages != 2 {
 		t.Fatalf("messages is %d, want 2", messages)
 	}
@@ -148,31 +133,23 @@ func TestTrap01_LateCommitIsNotSkipped(t *testing.T) {
 		t.Fatalf("outboxIDs are %q, want %q: the offset would pass the late one", got, want)
 	}
 	moved, err := m.Move(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if moved != 0 {
 		t.Fatalf("moved is %d, want 0", moved)
 	}
 	messages, writers, err := m.Left(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if messages != 1 || writers != 1 {
 		t.Fatalf("messages and writers are %d and %d, want 1 and 1", messages, writers)
 	}
 
-	if err := late.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, late.Commit())
 	moves(t, m, 2)
 	if got, want := outboxIDs(t, db), []string{"first", "late", "early"}; !slices.Equal(got, want) {
 		t.Fatalf("outboxIDs are %q, want %q", got, want)
 	}
 	messages, writers, err = m.Left(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if messages != 0 || writers != 0 {
 		t.Fatalf("messages and writers are %d and %d, want 0 and 0", messages, writers)
 	}
@@ -189,13 +166,9 @@ func TestOffsetIsReadAfterTheLock(t *testing.T) {
 	s.put(t, "t", message.NewMessage("2", nil))
 
 	other, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = other.Rollback() }()
-	if _, err := other.Exec(`SELECT FROM watermill_offsets_forwarder_topic FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(other.Exec(`SELECT FROM watermill_offsets_forwarder_topic FOR UPDATE`)))
 	moved := make(chan error, 1)
 	go func() {
 		for total := 0; total == 0; {
@@ -216,15 +189,9 @@ func TestOffsetIsReadAfterTheLock(t *testing.T) {
 	}
 	_, err = other.Exec(`UPDATE watermill_offsets_forwarder_topic SET (offset_acked, last_processed_transaction_id) =
 		(SELECT "offset", transaction_id FROM watermill_forwarder_topic ORDER BY "offset" OFFSET 1 LIMIT 1)`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-moved; err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.OK(t, other.Commit())
+	kit.OK(t, <-moved)
 	if got, want := outboxIDs(t, db), []string{"0", "2"}; !slices.Equal(got, want) {
 		t.Fatalf("outboxIDs are %q, want %q", got, want)
 	}
@@ -242,9 +209,7 @@ func TestStockForwardersAndMoversShareTheTable(t *testing.T) {
 	for range movers {
 		m := newMover(t, db, mover.Config{BatchSize: 7, PollInterval: time.Millisecond})
 		running.Go(func() {
-			if err := m.Run(ctx); err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, m.Run(ctx))
 		})
 	}
 	t.Cleanup(running.Wait)

@@ -18,9 +18,7 @@ func TestCancelMovesToTheDeadLetters(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
 		b.lease()
-		if err := b.messages.Cancel(b.Context(), ann, b.id("refused"), b.id("later"), b.id("third")); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.messages.Cancel(b.Context(), ann, b.id("refused"), b.id("later"), b.id("third")))
 		if got := b.left(); got != "due head second" {
 			b.Fatalf(`left is %q, want "due head second"`, got)
 		}
@@ -59,13 +57,11 @@ func TestCancelMovesToTheDeadLetters(t *testing.T) {
 			"ann | cancel | outbox:3 | later | order 7 is void",
 			"ann | cancel | outbox:6 | third | order 7 is void",
 		}
-		if got := b.audits(); !slices.Equal(got, want) {
+		if got := b.Audits(); !slices.Equal(got, want) {
 			b.Fatalf("audits are %q, want %q", got, want)
 		}
 
-		if err := b.letters.Replay(b.Context(), ann, letters["later"].ID); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.letters.Replay(b.Context(), ann, letters["later"].ID))
 		if got := b.left(); got != "due head second later" {
 			b.Fatalf(`left is %q, want "due head second later"`, got)
 		}
@@ -77,7 +73,7 @@ func TestCancelLeavesWhatAForwarderMayBeSending(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
 		b.lease()
-		b.exec(`UPDATE once_outbox SET due_at = ` + b.fromNow(2*time.Second) + ` WHERE message_id = 'refused'`) // due before a slow commit
+		b.Exec(`UPDATE once_outbox SET due_at = ` + b.FromNow(2*time.Second) + ` WHERE message_id = 'refused'`) // due before a slow commit
 		for _, id := range []string{"due", "refused"} {
 			if err := b.messages.Cancel(b.Context(), ann, b.id("later"), b.id(id)); !errors.Is(err, operate.ErrNeedsForce) {
 				b.Fatalf("Cancel: got %v, want ErrNeedsForce", err)
@@ -89,9 +85,7 @@ func TestCancelLeavesWhatAForwarderMayBeSending(t *testing.T) {
 
 		all := operate.Filter{All: true}
 		report, err := b.messages.DryRun(b.Context(), all, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Changed: 4, Skipped: []int64{1, 2}}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
@@ -100,23 +94,17 @@ func TestCancelLeavesWhatAForwarderMayBeSending(t *testing.T) {
 		}
 
 		report, err = b.messages.CancelMatching(b.Context(), ann, all, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Changed: 4, Skipped: []int64{1, 2}}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
 		if got := b.left(); got != "due refused" {
 			b.Fatalf(`left is %q, want "due refused"`, got)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
-			b.Fatalf("count is %d, want 0", got)
-		}
+		b.WantNumber(0, `SELECT COUNT(*) FROM once_blocked_keys`)
 
 		report, err = b.messages.CancelMatching(b.Context(), ann, all, operate.Plan{Force: true})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Changed: 2}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
@@ -134,14 +122,12 @@ func TestCancelLeavesWhatAForwarderMayBeSending(t *testing.T) {
 func TestCancelTakesAllWithoutAForwarder(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
-		b.exec(`UPDATE once_slots SET owner = 'dead', lease_until = ` + b.fromNow(-time.Second))
+		b.Exec(`UPDATE once_slots SET owner = 'dead', lease_until = ` + b.FromNow(-time.Second))
 		var seen []int
 		report, err := b.messages.CancelMatching(b.Context(), ann, operate.Filter{All: true}, operate.Plan{
 			Rate: 4, Progress: func(r operate.Report) { seen = append(seen, r.Changed) },
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Changed: 6}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
@@ -162,31 +148,25 @@ func TestRetryMakesMessagesDue(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
 		report, err := b.messages.RetryMatching(b.Context(), ann, operate.Filter{All: true}, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Changed: 2}); !reflect.DeepEqual(report, want) { // a message that its producer delayed stays delayed
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
 		page, err := b.messages.List(b.Context(), operate.Filter{State: outbox.Due})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if got := ids(page.Rows); got != "due refused head" {
 			b.Fatalf(`ids(page.Messages) is %q, want "due refused head"`, got)
 		}
 		if page.Rows[1].Attempts != 3 {
 			b.Fatalf("page.Messages[1].Attempts is %d, want 3", page.Rows[1].Attempts)
 		}
-		if err := b.messages.Retry(b.Context(), ann, b.id("later")); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.messages.Retry(b.Context(), ann, b.id("later")))
 		want := []string{
 			"ann | retry | outbox:2 | refused | order 7 is void",
 			"ann | retry | outbox:4 | head | order 7 is void",
 			"ann | retry | outbox:3 | later | order 7 is void",
 		}
-		if got := b.audits(); !slices.Equal(got, want) {
+		if got := b.Audits(); !slices.Equal(got, want) {
 			b.Fatalf("audits are %q, want %q", got, want)
 		}
 
@@ -208,24 +188,18 @@ func TestCancelledHeadLetsItsKeyContinue(t *testing.T) {
 		b.publish("fine", msg("second", "k"), msg("third", "k"))
 		kit.Eventually(b.T, time.Minute, "the head backs off", func() bool {
 			n, err := b.messages.Count(b.Context(), operate.Filter{State: outbox.BackingOff})
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			return n.N == 2
 		})
 		if got := p.all(); len(got) != 0 {
 			b.Fatalf("p.all is %q, want none", got)
 		}
-		if err := b.messages.Cancel(b.Context(), ann, b.id("head"), b.id("second")); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.messages.Cancel(b.Context(), ann, b.id("head"), b.id("second")))
 		kit.Eventually(b.T, time.Minute, "the rest of the key is sent", func() bool { return b.left() == "alone" })
 		if got, want := p.all(), []string{"third"}; !slices.Equal(got, want) {
 			b.Fatalf("p.all is %q, want %q", got, want)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
-			b.Fatalf("count is %d, want 0", got)
-		}
+		b.WantNumber(0, `SELECT COUNT(*) FROM once_blocked_keys`)
 	})
 }
 
@@ -236,12 +210,12 @@ func TestListsAreBounded(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		const rows = 100_000
 		numbers := `generate_series(1, $1) AS s(n)`
-		if b.sqlite() {
+		if b.SQLite() {
 			numbers = `(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < $1) SELECT n FROM s) AS s`
 		}
-		b.exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, due_at, failing_since)
+		b.Exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, due_at, failing_since)
 			SELECT 'm' || n, 't' || (n % 50), n % 64, '0123456789012345678901234567890123456789012345678901234567890123456789', '{}',
-			       CASE WHEN n % 10000 = 0 THEN `+b.fromNow(time.Hour)+` END, CASE WHEN n % 10000 = 0 THEN `+b.fromNow(0)+` END
+			       CASE WHEN n % 10000 = 0 THEN `+b.FromNow(time.Hour)+` END, CASE WHEN n % 10000 = 0 THEN `+b.FromNow(0)+` END
 			FROM `+numbers, rows)
 		for name, call := range map[string]func() error{
 			"list": func() error {

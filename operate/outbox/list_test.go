@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/outbox"
 )
@@ -18,9 +19,7 @@ func TestListShowsWhyAMessageWaits(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
 		page, err := b.messages.List(b.Context(), operate.Filter{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if page.Next != 0 {
 			b.Fatalf("page.Next is %d, want 0", page.Next)
 		}
@@ -69,9 +68,7 @@ func TestListShowsWhyAMessageWaits(t *testing.T) {
 		}
 
 		one, err := b.messages.Get(b.Context(), head.ID)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if string(one.Payload) != "payload of head" {
 			b.Fatalf(`one.Payload is %q, want "payload of head"`, string(one.Payload))
 		}
@@ -87,10 +84,10 @@ func TestListShowsWhyAMessageWaits(t *testing.T) {
 func TestFilterSelects(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
-		b.exec(`UPDATE once_outbox SET created_at = ` + b.fromNow(-2*time.Hour) + ` WHERE message_id = 'due'`)
-		b.exec(`UPDATE once_outbox SET metadata = '{"once_tenant_id":"acme","once_aggregate_type":"order","once_aggregate_id":"7",
+		b.Exec(`UPDATE once_outbox SET created_at = ` + b.FromNow(-2*time.Hour) + ` WHERE message_id = 'due'`)
+		b.Exec(`UPDATE once_outbox SET metadata = '{"once_tenant_id":"acme","once_aggregate_type":"order","once_aggregate_id":"7",
 			"once_event_type":"placed"}' WHERE message_id = 'third'`)
-		b.exec(`UPDATE once_outbox SET metadata = '{"odd":"\u0000"}' WHERE message_id = 'due'`)
+		b.Exec(`UPDATE once_outbox SET metadata = '{"odd":"\u0000"}' WHERE message_id = 'due'`)
 		ago := time.Now().Add(-time.Hour)
 		for want, f := range map[string]operate.Filter{
 			"due":                                 {State: outbox.Due},
@@ -111,16 +108,12 @@ func TestFilterSelects(t *testing.T) {
 			"due refused later head second third": {All: true},
 		} {
 			page, err := b.messages.List(b.Context(), f)
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			if got, wanted := ids(page.Rows), strings.TrimSpace(want); got != wanted {
 				b.Fatalf("ids(page.Messages) is %q, want %q: %+v", got, wanted, f)
 			}
 			n, err := b.messages.Count(b.Context(), f)
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			if n.N != len(page.Rows) {
 				b.Fatalf("n.N is %d, want %d: %+v", n.N, len(page.Rows), f)
 			}
@@ -134,9 +127,7 @@ func TestPagesGoOnAtNext(t *testing.T) {
 		var pages []string
 		for f := (operate.Filter{Limit: 4}); ; {
 			page, err := b.messages.List(b.Context(), f)
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			pages = append(pages, ids(page.Rows))
 			if f.AfterID = page.Next; f.AfterID == 0 {
 				break
@@ -151,19 +142,15 @@ func TestPagesGoOnAtNext(t *testing.T) {
 func TestBacklogCountsTopics(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		backlog, err := b.messages.Backlog(b.Context(), operate.Filter{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (outbox.Backlog{}); !reflect.DeepEqual(backlog, want) {
 			b.Fatalf("backlog is %+v, want %+v", backlog, want)
 		}
 
 		b.seed()
-		b.exec(`UPDATE once_outbox SET created_at = ` + b.fromNow(-time.Hour) + ` WHERE message_id = 'second'`)
+		b.Exec(`UPDATE once_outbox SET created_at = ` + b.FromNow(-time.Hour) + ` WHERE message_id = 'second'`)
 		backlog, err = b.messages.Backlog(b.Context(), operate.Filter{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(backlog.Topics) != 2 {
 			b.Fatalf("%d topics, want 2: %+v", len(backlog.Topics), backlog.Topics)
 		}
@@ -218,7 +205,7 @@ func TestActWithoutAPersonOrAReasonIsRefused(t *testing.T) {
 				b.Errorf(`%s: got %v, want an error with "Why is empty"`, name, err)
 			}
 		}
-		if got := b.audits(); len(got) != 0 {
+		if got := b.Audits(); len(got) != 0 {
 			b.Errorf("audits are %q, want none", got)
 		}
 	})
@@ -263,12 +250,10 @@ func TestBadInputIsRefused(t *testing.T) {
 		if got, want := b.left(), "due refused later head second third"; got != want {
 			b.Fatalf("left is %q, want %q", got, want)
 		}
-		if got := b.audits(); len(got) != 0 {
+		if got := b.Audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_outbox WHERE message_id = 'refused' AND due_at < ` + b.fromNow(time.Minute)); got != 0 {
-			b.Fatalf("count is %d, want 0", got)
-		}
+		b.WantNumber(0, `SELECT COUNT(*) FROM once_outbox WHERE message_id = 'refused' AND due_at < `+b.FromNow(time.Minute))
 	})
 	if _, err := outbox.New(nil, operate.Config{}); err == nil || err.Error() != "outbox: db is nil" {
 		t.Fatalf(`New: got %v, want "outbox: db is nil"`, err)
@@ -278,12 +263,10 @@ func TestBadInputIsRefused(t *testing.T) {
 func TestBlockedKeysNameTheirHeads(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
-		b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
+		b.Exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
 			VALUES ('a', 77, 77, 'dead'), ('z', 78, 78, 'unknown')`)
 		all, err := b.messages.BlockedKeys(b.Context(), outbox.KeyFilter{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(all) != 3 {
 			b.Fatalf("len(all) is %d, want 3: %+v", len(all), all)
 		}
@@ -313,9 +296,7 @@ func TestBlockedKeysNameTheirHeads(t *testing.T) {
 
 		for want, f := range map[string]outbox.KeyFilter{"k": {OrderingKey: "k"}, "z": {AfterKey: "k"}, "a": {Limit: 1}} {
 			some, err := b.messages.BlockedKeys(b.Context(), f)
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			if len(some) != 1 {
 				b.Fatalf("len(some) is %d, want 1: %+v", len(some), some)
 			}

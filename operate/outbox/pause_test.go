@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	outboxops "github.com/watermill-once/once/operate/outbox"
 	"github.com/watermill-once/once/outbox"
@@ -16,20 +17,12 @@ func TestPauseIsListedAndAudited(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(b *bench) {
 		orders, acme := outboxops.Scope{Topic: "orders"}, outboxops.Scope{Tenant: "acme"}
-		if err := b.messages.Pause(b.Context(), ann, orders); err != nil {
-			b.Fatal(err)
-		}
-		if err := b.messages.Pause(b.Context(), operate.Act{Actor: "bob", Why: "again"}, orders); err != nil {
-			b.Fatal(err)
-		}
-		b.exec(`UPDATE once_pauses SET paused_at = ` + b.fromNow(-time.Second)) // SQLite's clock has milliseconds
-		if err := b.messages.Pause(b.Context(), ann, acme); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.messages.Pause(b.Context(), ann, orders))
+		kit.OK(b, b.messages.Pause(b.Context(), operate.Act{Actor: "bob", Why: "again"}, orders))
+		b.Exec(`UPDATE once_pauses SET paused_at = ` + b.FromNow(-time.Second)) // SQLite's clock has milliseconds
+		kit.OK(b, b.messages.Pause(b.Context(), ann, acme))
 		all, err := b.messages.ListPaused(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(all) != 2 || all[1].Scope != acme || time.Since(all[1].Since).Abs() > time.Minute {
 			b.Fatalf("paused are %+v", all)
 		}
@@ -37,22 +30,18 @@ func TestPauseIsListedAndAudited(t *testing.T) {
 			b.Fatalf("got %+v, want %+v", all[0], want)
 		}
 
-		if err := b.messages.Resume(b.Context(), operate.Act{Actor: "bob"}, orders); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.messages.Resume(b.Context(), operate.Act{Actor: "bob"}, orders))
 		if err := b.messages.Resume(b.Context(), ann, orders); !errors.Is(err, outboxops.ErrNotPaused) {
 			b.Fatalf("got %v", err)
 		}
 		want := []string{
 			"ann | pause | topic:orders |  | order 7 is void", "ann | pause | tenant:acme |  | order 7 is void", "bob | resume | topic:orders |  | ",
 		}
-		if got := b.audits(); !slices.Equal(got, want) {
+		if got := b.Audits(); !slices.Equal(got, want) {
 			b.Fatalf("got %q, want %q", got, want)
 		}
 		all, err = b.messages.ListPaused(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(all) != 1 {
 			b.Fatalf("paused are %+v", all)
 		}
@@ -66,16 +55,10 @@ func TestPauseIsShownWithTheMessages(t *testing.T) {
 		outbox.SetTenant(m, "acme")
 		b.publish("orders", msg("m1", ""), m)
 		b.publish("mails", msg("m2", ""))
-		if err := b.messages.Pause(b.Context(), ann, outboxops.Scope{Topic: "mails"}); err != nil {
-			b.Fatal(err)
-		}
-		if err := b.messages.Pause(b.Context(), ann, outboxops.Scope{Tenant: "acme"}); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.messages.Pause(b.Context(), ann, outboxops.Scope{Topic: "mails"}))
+		kit.OK(b, b.messages.Pause(b.Context(), ann, outboxops.Scope{Tenant: "acme"}))
 		page, err := b.messages.List(b.Context(), operate.Filter{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		var paused []bool
 		for _, m := range page.Rows {
 			paused = append(paused, m.Paused)
@@ -84,9 +67,7 @@ func TestPauseIsShownWithTheMessages(t *testing.T) {
 			b.Fatalf("got %v, want %v", paused, want)
 		}
 		backlog, err := b.messages.Backlog(b.Context(), operate.Filter{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if mails, orders := backlog.Topics[0], backlog.Topics[1]; !mails.Paused || mails.Pending != 1 || orders.Paused {
 			b.Fatalf("the backlog is %+v", backlog)
 		}
@@ -111,7 +92,7 @@ func TestPauseRefusesMistakes(t *testing.T) {
 				b.Fatalf("got %v, want %s", err, want)
 			}
 		}
-		if got := b.audits(); len(got) > 0 {
+		if got := b.Audits(); len(got) > 0 {
 			b.Fatalf("got %q", got)
 		}
 	})

@@ -104,9 +104,7 @@ func startForwarder(t *testing.T, dsn, file string) (kill func()) {
 func sentIn(t *testing.T, file string) map[string]time.Time {
 	t.Helper()
 	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer f.Close()
 	sent := map[string]time.Time{}
 	for lines := bufio.NewScanner(f); lines.Scan(); {
@@ -145,9 +143,7 @@ func TestCancelWhileForwardersAreKilled(t *testing.T) {
 		}
 		b.publish("t", msgs...)
 		report, err := b.messages.CancelMatching(t.Context(), ann, operate.Filter{All: true, Limit: 30}, operate.Plan{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		cancelled += report.Changed
 		for id := range b.dead() {
 			if _, known := cancelledAt[id]; !known {
@@ -155,9 +151,7 @@ func TestCancelWhileForwardersAreKilled(t *testing.T) {
 			}
 		}
 		_, err = b.messages.RetryMatching(t.Context(), ann, operate.Filter{State: outboxops.BackingOff, Limit: 20}, operate.Plan{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 	}
 	rounds := func(d time.Duration) {
 		for deadline := time.Now().Add(d); time.Now().Before(deadline); {
@@ -165,19 +159,17 @@ func TestCancelWhileForwardersAreKilled(t *testing.T) {
 		}
 	}
 	for range 4 {
-		kill := startForwarder(t, b.dsn, file)
+		kill := startForwarder(t, b.DSN, file)
 		rounds(1500 * time.Millisecond)
 		kill()
 		rounds(processLease + 500*time.Millisecond) // the slots become free
 	}
-	startForwarder(t, b.dsn, file)
+	startForwarder(t, b.DSN, file)
 	kit.Falls(t, 30*time.Second, "messages wait", func() int {
 		for _, state := range []string{outboxops.BackingOff, outboxops.Delayed} {
-			if _, err := b.messages.RetryMatching(t.Context(), ann, operate.Filter{State: state}, operate.Plan{}); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(b.messages.RetryMatching(t.Context(), ann, operate.Filter{State: state}, operate.Plan{})))
 		}
-		return b.count(`SELECT COUNT(*) FROM once_outbox`)
+		return b.Number(`SELECT COUNT(*) FROM once_outbox`)
 	})
 
 	sent, certain, both := sentIn(t, file), 0, 0
@@ -221,7 +213,5 @@ func TestCancelWhileForwardersAreKilled(t *testing.T) {
 	if len(sent) == 0 {
 		t.Fatal("sent is empty")
 	}
-	if got := b.count(`SELECT COUNT(*) FROM once_blocked_keys`); got != 0 {
-		t.Fatalf("b.count is %d, want 0", got)
-	}
+	b.WantNumber(0, `SELECT COUNT(*) FROM once_blocked_keys`)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -25,11 +24,8 @@ var ann = operate.Act{Actor: "ann", Why: "order 7 is void"}
 
 // bench is a database that contains the tables of this library.
 type bench struct {
-	*testing.T
+	*kit.Bench
 
-	db       *sql.DB
-	dsn      string
-	config   schema.Config
 	messages *outboxops.Messages
 	letters  *dead.Letters
 }
@@ -42,46 +38,13 @@ func eachDatabase(t *testing.T, test func(b *bench)) {
 
 func newBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()
-	b := &bench{T: t, db: db.DB, dsn: db.DSN, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
-		t.Fatal(err)
-	}
+	b := &bench{Bench: kit.NewBench(t, db, schema.Config{})}
 	var err error
-	b.messages, err = outboxops.New(db.DB, operate.Config{Schema: b.config})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.letters, err = dead.New(db.DB, operate.Config{Schema: b.config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.messages, err = outboxops.New(db.DB, operate.Config{Schema: b.Config})
+	kit.OK(t, err)
+	b.letters, err = dead.New(db.DB, operate.Config{Schema: b.Config})
+	kit.OK(t, err)
 	return b
-}
-
-func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
-
-func (b *bench) exec(query string, args ...any) {
-	b.Helper()
-	if _, err := b.db.ExecContext(b.Context(), query, args...); err != nil {
-		b.Fatal(err)
-	}
-}
-
-func (b *bench) count(query string, args ...any) (n int) {
-	b.Helper()
-	if err := b.db.QueryRowContext(b.Context(), query, args...).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
-}
-
-// fromNow returns an SQL expression for the time now plus d, in the form that the time
-// columns of the tables have.
-func (b *bench) fromNow(d time.Duration) string {
-	if b.sqlite() {
-		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, d.Milliseconds())
-	}
-	return fmt.Sprintf(`now() + interval '1 millisecond' * %d`, d.Milliseconds())
 }
 
 // msg returns a message with an ordering key, or without an ordering key if key is empty.
@@ -97,16 +60,11 @@ func msg(id, key string) *message.Message {
 // 1.
 func (b *bench) publish(topic string, msgs ...*message.Message) {
 	b.Helper()
-	box, err := outbox.New(outbox.Config{Schema: b.config})
-	if err != nil {
-		b.Fatal(err)
-	}
-	err = box.InTx(b.Context(), b.db, func(_ *sql.Tx, events message.Publisher) error {
+	box, err := outbox.New(outbox.Config{Schema: b.Config})
+	kit.OK(b, err)
+	kit.OK(b, box.InTx(b.Context(), b.DB, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(topic, msgs...)
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}))
 }
 
 // seed writes messages in each state: due, backing off, delayed, the head of a blocked
@@ -115,30 +73,28 @@ func (b *bench) seed() {
 	b.Helper()
 	b.publish("orders", msg("due", ""), msg("refused", ""), msg("later", ""))
 	b.publish("stock", msg("head", "k"), msg("second", "k"), msg("third", "k"))
-	b.exec(`UPDATE once_outbox SET due_at = ` + b.fromNow(time.Hour) + `, failing_since = ` + b.fromNow(-time.Hour) + `, attempts = 3,
+	b.Exec(`UPDATE once_outbox SET due_at = ` + b.FromNow(time.Hour) + `, failing_since = ` + b.FromNow(-time.Hour) + `, attempts = 3,
 		last_error = 'no queue' WHERE message_id IN ('refused', 'head')`)
-	b.exec(`UPDATE once_outbox SET due_at = ` + b.fromNow(time.Hour) + ` WHERE message_id = 'later'`)
-	b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
+	b.Exec(`UPDATE once_outbox SET due_at = ` + b.FromNow(time.Hour) + ` WHERE message_id = 'later'`)
+	b.Exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
 		SELECT ordering_key, position, position, 'refused' FROM once_outbox WHERE message_id = 'head'`)
 }
 
 // lease gives all slots to a forwarder that does nothing.
 func (b *bench) lease() {
 	b.Helper()
-	b.exec(`UPDATE once_slots SET owner = 'idle', lease_until = ` + b.fromNow(time.Hour))
+	b.Exec(`UPDATE once_slots SET owner = 'idle', lease_until = ` + b.FromNow(time.Hour))
 }
 
 func (b *bench) id(messageID string) int64 {
 	b.Helper()
-	return int64(b.count(`SELECT position FROM once_outbox WHERE message_id = $1`, messageID))
+	return int64(b.Number(`SELECT position FROM once_outbox WHERE message_id = $1`, messageID))
 }
 
 func (b *bench) left() string {
 	b.Helper()
 	page, err := b.messages.List(b.Context(), operate.Filter{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return ids(page.Rows)
 }
 
@@ -155,34 +111,11 @@ func (b *bench) dead() map[string]dead.Letter {
 	b.Helper()
 	all := map[string]dead.Letter{}
 	page, err := b.letters.List(b.Context(), operate.Filter{Limit: 100_000})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	for _, l := range page.Rows {
 		all[l.MessageID] = l
 	}
 	return all
-}
-
-// audits returns the audit rows as lines.
-func (b *bench) audits() (lines []string) {
-	b.Helper()
-	rows, err := b.db.QueryContext(b.Context(), `SELECT actor, action, subject, message_id, why FROM once_audit ORDER BY id`)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var f [5]string
-		if err := rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4]); err != nil {
-			b.Fatal(err)
-		}
-		lines = append(lines, strings.Join(f[:], " | "))
-	}
-	if err := rows.Err(); err != nil {
-		b.Fatal(err)
-	}
-	return lines
 }
 
 // refusal is the error of a publisher whose broker did not accept a message.
@@ -221,19 +154,13 @@ func (p *publisher) all() []string {
 // forward runs a forwarder until the test ends.
 func (b *bench) forward(p *publisher, config forwarder.Config) {
 	b.Helper()
-	config.Schema, config.PollMax, config.Logger = b.config, 20*time.Millisecond, kit.Logger(b.T)
-	f, err := forwarder.New(b.db, p, config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	config.Schema, config.PollMax, config.Logger = b.Config, 20*time.Millisecond, kit.Logger(b.T)
+	f, err := forwarder.New(b.DB, p, config)
+	kit.OK(b, err)
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	b.Cleanup(func() {
-		if err := f.Close(); err != nil {
-			b.Fatal(err)
-		}
-		if err := <-ended; err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, f.Close())
+		kit.OK(b, <-ended)
 	})
 }

@@ -61,7 +61,7 @@ func TestBreakerOfThreeProcessesWhoseProbersAreKilled(t *testing.T) {
 	t.Parallel()
 	kit.Long(t)
 	b, broker := newBench(t, kit.Postgres(t)), kit.Rabbit(t)
-	b.exec(`CREATE TABLE effects (message_id text NOT NULL)`)
+	b.Exec(`CREATE TABLE effects (message_id text NOT NULL)`)
 	var up, hangs atomic.Bool
 	var calls atomic.Int64
 	hung := make(chan struct{}, 1)
@@ -79,7 +79,7 @@ func TestBreakerOfThreeProcessesWhoseProbersAreKilled(t *testing.T) {
 	kills := map[int]func(){}
 	start := func() {
 		command := exec.Command(os.Args[0])
-		command.Env = append(os.Environ(), processDSN+"="+b.dsn, processRole+"=breaking", processURL+"="+broker.URL,
+		command.Env = append(os.Environ(), processDSN+"="+b.DSN, processRole+"=breaking", processURL+"="+broker.URL,
 			processProvider+"="+provider.URL)
 		command.Stderr = os.Stderr
 		ended := kit.StartChild(t, command)
@@ -102,23 +102,19 @@ func TestBreakerOfThreeProcessesWhoseProbersAreKilled(t *testing.T) {
 		kit.Eventually(t, 2*time.Minute, what, cond)
 	}
 	probes := func() int {
-		return b.count(`SELECT COALESCE(MAX(probes), -1) FROM once_consumer_pauses WHERE actor = 'breaker'`)
+		return b.Number(`SELECT COALESCE(MAX(probes), -1) FROM once_consumer_pauses WHERE actor = 'breaker'`)
 	}
 
 	for range 3 {
 		start()
 	}
-	eventually("three instances run", func() bool { return b.count(`SELECT COUNT(*) FROM once_consumer_instances`) == 3 })
+	eventually("three instances run", func() bool { return b.Number(`SELECT COUNT(*) FROM once_consumer_instances`) == 3 })
 	publisher, err := rabbit.NewPublisher(wamqp.NewDurableQueueConfig(broker.URL), rabbit.PublisherConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = publisher.Close() })
 	const published = 60
 	for n := range published {
-		if err := publisher.Publish(topic, message.NewMessage(fmt.Sprint("m", n), nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, publisher.Publish(topic, message.NewMessage(fmt.Sprint("m", n), nil)))
 	}
 	eventually("a probe has failed", func() bool { return probes() >= 1 })
 	before, first, began := calls.Load(), probes(), time.Now()
@@ -129,15 +125,12 @@ func TestBreakerOfThreeProcessesWhoseProbersAreKilled(t *testing.T) {
 		t.Errorf("%d calls in %v, want at most %d", made, took, most)
 	}
 	eventually("all attempts are given back", func() bool {
-		return b.count(`SELECT COUNT(*) FROM once_parked WHERE attempts > 0 OR rounds > 0`) == 0
+		return b.Number(`SELECT COUNT(*) FROM once_parked WHERE attempts > 0 OR rounds > 0`) == 0
 	})
 
 	hangs.Store(true)
 	<-hung
-	var prober string
-	if err := b.db.QueryRowContext(t.Context(), `SELECT prober FROM once_consumer_pauses`).Scan(&prober); err != nil {
-		t.Fatal(err)
-	}
+	prober := kit.One[string](t, b.DB, `SELECT prober FROM once_consumer_pauses`)
 	hangs.Store(false)
 	pid, _ := strconv.Atoi(strings.Split(prober, "/")[1])
 	kill(pid)
@@ -153,12 +146,10 @@ func TestBreakerOfThreeProcessesWhoseProbersAreKilled(t *testing.T) {
 	eventually("another process probes", func() bool { return probes() > last })
 
 	up.Store(true)
-	effects := func() int { return b.count(`SELECT COUNT(*) FROM effects`) }
-	eventually("all have taken effect", func() bool { return effects() >= published && b.count(`SELECT COUNT(*) FROM once_parked`) == 0 })
-	if n, of := b.count(`SELECT COUNT(DISTINCT message_id) FROM effects`), effects(); n != published || of != published {
+	effects := func() int { return b.Number(`SELECT COUNT(*) FROM effects`) }
+	eventually("all have taken effect", func() bool { return effects() >= published && b.Number(`SELECT COUNT(*) FROM once_parked`) == 0 })
+	if n, of := b.Number(`SELECT COUNT(DISTINCT message_id) FROM effects`), effects(); n != published || of != published {
 		t.Errorf("%d messages have %d effects, want %d", n, of, published)
 	}
-	if n := b.count(`SELECT COUNT(*) FROM once_consumer_pauses`); n != 0 {
-		t.Errorf("%d consumers are paused, want 0", n)
-	}
+	b.WantNumber(0, `SELECT COUNT(*) FROM once_consumer_pauses`)
 }

@@ -25,13 +25,9 @@ func TestRunNowMakesMessagesDue(t *testing.T) {
 			b.Fatalf(`claims has no "due": %+v`, claims)
 		}
 		dry, err := b.messages.DryRun(b.Context(), parked.RunNow, operate.Filter{All: true})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		report, err := b.messages.RunNowMatching(b.Context(), ann, operate.Filter{All: true}, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		// the lease of a claimed message keeps its end
 		if want := (operate.Report{Changed: 2, Skipped: []int64{b.id("due")}}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
@@ -39,9 +35,7 @@ func TestRunNowMakesMessagesDue(t *testing.T) {
 		if !reflect.DeepEqual(dry, report) {
 			b.Fatalf("dry is %+v, want %+v", dry, report)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_parked WHERE message_id = 'due' AND due_at > ` + b.fromNow(time.Minute)); got != 1 {
-			b.Fatalf("count is %d, want 1", got)
-		}
+		b.WantNumber(1, `SELECT COUNT(*) FROM once_parked WHERE message_id = 'due' AND due_at > `+b.FromNow(time.Minute))
 		claimed := b.claim(time.Hour)
 		if len(claimed) != 2 {
 			b.Fatalf("len(claimed) is %d, want 2: %+v", len(claimed), claimed)
@@ -56,7 +50,7 @@ func TestRunNowMakesMessagesDue(t *testing.T) {
 			"ann | run | parked:2 | payments | failed | order 7 is void",
 			"ann | run | parked:3 | payments | head | order 7 is void",
 		}
-		if got := b.audits(); !slices.Equal(got, want) {
+		if got := b.Audits(); !slices.Equal(got, want) {
 			b.Fatalf("audits are %q, want %q", got, want)
 		}
 
@@ -69,12 +63,8 @@ func TestRunNowMakesMessagesDue(t *testing.T) {
 		if err := b.messages.RunNow(b.Context(), ann, b.id("poison")); !errors.Is(err, parked.ErrEnded) {
 			b.Fatalf("RunNow: got %v, want ErrEnded", err)
 		}
-		if err := b.store.Postpone(b.Context(), consumer, claimed["failed"].Claim, store.Failure{}, time.Hour); err != nil {
-			b.Fatal(err)
-		}
-		if err := b.messages.RunNow(b.Context(), operate.Act{Actor: "bob"}, b.id("failed")); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.store.Postpone(b.Context(), consumer, claimed["failed"].Claim, store.Failure{}, time.Hour))
+		kit.OK(b, b.messages.RunNow(b.Context(), operate.Act{Actor: "bob"}, b.id("failed")))
 		if _, ok := b.claim(time.Hour)["failed"]; !ok {
 			b.Fatal(`claim(time.Hour) has no "failed"`)
 		}
@@ -84,18 +74,14 @@ func TestRunNowMakesMessagesDue(t *testing.T) {
 func TestCancelMovesIntoQuarantine(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
-		b.exec(`UPDATE once_parked SET stack = 'of an earlier panic' WHERE message_id = 'failed'`)
-		if err := b.messages.Cancel(b.Context(), ann, b.id("failed"), b.id("due")); err != nil {
-			b.Fatal(err)
-		}
+		b.Exec(`UPDATE once_parked SET stack = 'of an earlier panic' WHERE message_id = 'failed'`)
+		kit.OK(b, b.messages.Cancel(b.Context(), ann, b.id("failed"), b.id("due")))
 		want := "due:quarantined failed:quarantined poison:quarantined"
 		if got := b.states(operate.Filter{State: parked.Quarantined}); got != want {
 			b.Fatalf("states is %q, want %q", got, want)
 		}
 		entry, err := b.quarantine.Get(b.Context(), b.id("failed"))
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if entry.Reason != poison.ReasonCancelled {
 			b.Fatalf("entry.Reason is %q, want %q", entry.Reason, poison.ReasonCancelled)
 		}
@@ -112,9 +98,7 @@ func TestCancelMovesIntoQuarantine(t *testing.T) {
 			b.Fatalf("it failed first %v ago and last %v ago, want an hour and now", first, last)
 		}
 		page, err := b.quarantine.Groups(b.Context(), operate.Filter{Reason: poison.ReasonCancelled})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(page.Groups) != 1 {
 			b.Fatalf("%d groups, want 1: %+v", len(page.Groups), page.Groups)
 		}
@@ -125,19 +109,15 @@ func TestCancelMovesIntoQuarantine(t *testing.T) {
 			"ann | cancel | parked:1 | payments | due | order 7 is void",
 			"ann | cancel | parked:2 | payments | failed | order 7 is void",
 		}
-		if got := b.audits(); !slices.Equal(got, wantAudits) {
+		if got := b.Audits(); !slices.Equal(got, wantAudits) {
 			b.Fatalf("audits are %q, want %q", got, wantAudits)
 		}
 		if got := b.claim(time.Hour); len(got) != 0 {
 			b.Fatalf("claim(time.Hour) is %+v, want none", got)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_inbox`); got != 0 {
-			b.Fatalf("count is %d, want 0", got)
-		}
+		b.WantNumber(0, `SELECT COUNT(*) FROM once_inbox`)
 
-		if err := b.quarantine.Replay(b.Context(), operate.Act{Actor: "ann"}, b.id("failed")); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.quarantine.Replay(b.Context(), operate.Act{Actor: "ann"}, b.id("failed")))
 		if _, ok := b.claim(time.Hour)["failed"]; !ok {
 			b.Fatal(`claim(time.Hour) has no "failed"`)
 		}
@@ -149,10 +129,8 @@ func TestCancelMovesIntoQuarantine(t *testing.T) {
 func TestCancelledUndecodableMessageStaysUndecodable(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
-		b.exec(`UPDATE once_parked SET reason = 'undecodable' WHERE message_id = 'due'`)
-		if err := b.messages.Cancel(b.Context(), ann, b.id("due")); err != nil {
-			b.Fatal(err)
-		}
+		b.Exec(`UPDATE once_parked SET reason = 'undecodable' WHERE message_id = 'due'`)
+		kit.OK(b, b.messages.Cancel(b.Context(), ann, b.id("due")))
 		if err := b.quarantine.Replay(b.Context(), operate.Act{Actor: "ann"}, b.id("due")); !errors.Is(err, quarantine.ErrUndecodable) {
 			b.Fatalf("Replay: got %v, want ErrUndecodable", err)
 		}
@@ -172,22 +150,18 @@ func TestOrderOfKeysContinues(t *testing.T) {
 				return err
 			},
 		} {
-			b.exec(`DELETE FROM once_parked`)
-			b.exec(`DELETE FROM once_inbox`)
+			b.Exec(`DELETE FROM once_parked`)
+			b.Exec(`DELETE FROM once_inbox`)
 			b.seed()
 			key := operate.Filter{OrderingKey: "k", State: parked.Waiting}
-			if err := end(b.id("second")); err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, end(b.id("second")))
 			if got := b.states(key); got != "head:waiting" {
 				b.Fatalf(`%s: states(key) is %q, want "head:waiting"`, name, got)
 			}
 			if got := b.states(operate.Filter{State: parked.Held}); got != "third:held" {
 				b.Fatalf(`%s: states is %q, want "third:held"`, name, got)
 			}
-			if err := end(b.id("head")); err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, end(b.id("head")))
 			if got := b.states(key); got != "third:waiting" {
 				b.Fatalf(`%s: states(key) is %q, want "third:waiting"`, name, got)
 			}
@@ -195,12 +169,10 @@ func TestOrderOfKeysContinues(t *testing.T) {
 				b.Fatalf(`%s: claim(time.Hour) has no "third"`, name)
 			}
 
-			b.exec(`DELETE FROM once_parked`)
-			b.exec(`DELETE FROM once_inbox`)
+			b.Exec(`DELETE FROM once_parked`)
+			b.Exec(`DELETE FROM once_inbox`)
 			b.seed()
-			if err := end(b.id("head"), b.id("second")); err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, end(b.id("head"), b.id("second")))
 			if got := b.states(key); got != "third:waiting" {
 				b.Fatalf(`%s: states(key) is %q, want "third:waiting"`, name, got)
 			}
@@ -213,9 +185,7 @@ func TestDiscardedMessageDoesNotRun(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
 		report, err := b.messages.DiscardMatching(b.Context(), ann, operate.Filter{Consumer: consumer, State: parked.Waiting}, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Changed: 3}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
@@ -229,13 +199,11 @@ func TestDiscardedMessageDoesNotRun(t *testing.T) {
 		if !b.handle(msg("second", ""), nil, nil) {
 			b.Fatal("handle returned false")
 		}
-		if got := b.audits(); len(got) != 3 {
+		if got := b.Audits(); len(got) != 3 {
 			b.Fatalf("%d audits, want 3: %q", len(got), got)
 		}
 		one, err := b.messages.Get(b.Context(), b.id("failed"))
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if one.FinishedAt.IsZero() {
 			b.Fatal("one.FinishedAt is zero")
 		}
@@ -249,9 +217,7 @@ func TestLimitBoundsAChange(t *testing.T) {
 		var progress []int
 		plan := operate.Plan{Progress: func(r operate.Report) { progress = append(progress, r.Changed) }}
 		report, err := b.messages.CancelMatching(b.Context(), ann, some, plan)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if report.Changed != 120 {
 			b.Fatalf("report.Changed is %d, want 120", report.Changed)
 		}
@@ -259,15 +225,11 @@ func TestLimitBoundsAChange(t *testing.T) {
 			b.Fatalf("progress is %v, want %v", progress, want)
 		}
 		report, err = b.messages.CancelMatching(b.Context(), ann, operate.Filter{Consumer: "busy"}, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if report.Changed != 130 {
 			b.Fatalf("report.Changed is %d, want 130", report.Changed)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_audit`); got != 250 {
-			b.Fatalf("count is %d, want 250", got)
-		}
+		b.WantNumber(250, `SELECT COUNT(*) FROM once_audit`)
 	})
 }
 
@@ -276,14 +238,10 @@ func TestMessagesThatArriveDuringAChangeStay(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.fill(150, "busy") // two batches
 		late := operate.Plan{Progress: func(r operate.Report) {
-			if err := b.store.Deliver(b.Context(), "busy topic", []string{"busy"}, msg(fmt.Sprint("late ", r.Changed), "")); err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, b.store.Deliver(b.Context(), "busy topic", []string{"busy"}, msg(fmt.Sprint("late ", r.Changed), "")))
 		}}
 		report, err := b.messages.CancelMatching(b.Context(), ann, operate.Filter{Consumer: "busy"}, late)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Changed: 150}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
@@ -300,9 +258,7 @@ func TestRateBoundsAChange(t *testing.T) {
 		b.fill(75, "busy")
 		began := time.Now()
 		report, err := b.messages.CancelMatching(b.Context(), ann, operate.Filter{Consumer: "busy"}, operate.Plan{Rate: 100})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if report.Changed != 75 {
 			b.Fatalf("report.Changed is %d, want 75", report.Changed)
 		}
@@ -319,9 +275,7 @@ func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)
 		b.seed()
-		if _, err := b.store.Register(t.Context(), store.Consumer{Consumer: "stopped", Topic: topic, Owner: "host/1/a"}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(b.store.Register(t.Context(), store.Consumer{Consumer: "stopped", Topic: topic, Owner: "host/1/a"})))
 		all := operate.Filter{All: true}
 		for _, o := range []struct {
 			name    string
@@ -365,10 +319,10 @@ func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
 		} {
 			t.Run(o.name, func(t *testing.T) {
 				if o.name == "run now" || o.name == "run matching" {
-					b.exec(`UPDATE once_parked SET due_at = ` + b.fromNow(time.Hour) + ` WHERE state = 'waiting'`)
+					b.Exec(`UPDATE once_parked SET due_at = ` + b.FromNow(time.Hour) + ` WHERE state = 'waiting'`)
 				}
 				kit.EachStepFails(t, db, !o.batches, func(db *sql.DB) error {
-					m, err := parked.New(db, operate.Config{Schema: b.config})
+					m, err := parked.New(db, operate.Config{Schema: b.Config})
 					if err != nil {
 						return err
 					}

@@ -29,15 +29,11 @@ func TestClaimedMessagesAreLeftAlone(t *testing.T) {
 		}
 		all := operate.Filter{All: true}
 		dry, err := b.messages.DryRun(b.Context(), parked.Cancel, all)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		var seen []operate.Report
 		plan := operate.Plan{Rate: 1000, Progress: func(r operate.Report) { seen = append(seen, r) }}
 		report, err := b.messages.CancelMatching(b.Context(), ann, all, plan)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Changed: 4, Skipped: []int64{b.id("due")}}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
@@ -47,9 +43,7 @@ func TestClaimedMessagesAreLeftAlone(t *testing.T) {
 		if !reflect.DeepEqual(seen[len(seen)-1], report) {
 			b.Fatalf("seen[len(seen)-1] is %+v, want %+v", seen[len(seen)-1], report)
 		}
-		if err := b.store.Resolve(b.Context(), claims["due"].Claim); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.store.Resolve(b.Context(), claims["due"].Claim))
 	})
 }
 
@@ -62,7 +56,7 @@ func TestHandledMessagesAreReported(t *testing.T) {
 		if !b.handle(claims["due"].Message, claims["due"].Claim, nil) {
 			b.Fatal("handle returned false")
 		}
-		b.exec(`UPDATE once_parked SET due_at = ` + b.fromNow(-time.Second) + ` WHERE message_id = 'due'`)
+		b.Exec(`UPDATE once_parked SET due_at = ` + b.FromNow(-time.Second) + ` WHERE message_id = 'due'`)
 		for _, change := range []func(context.Context, operate.Act, ...int64) error{b.messages.Cancel, b.messages.Discard} {
 			if err := change(b.Context(), ann, b.id("due")); !errors.Is(err, parked.ErrHandled) {
 				b.Fatalf("change: got %v, want ErrHandled", err)
@@ -73,9 +67,7 @@ func TestHandledMessagesAreReported(t *testing.T) {
 			b.messages.CancelMatching, b.messages.DiscardMatching,
 		} {
 			report, err := change(b.Context(), ann, only, operate.Plan{})
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			if want := (operate.Report{Handled: []int64{b.id("due")}}); !reflect.DeepEqual(report, want) {
 				b.Fatalf("report is %+v, want %+v", report, want)
 			}
@@ -93,9 +85,7 @@ func TestHandledMessagesAreReported(t *testing.T) {
 			}
 		}
 		dry, err := b.messages.DryRun(b.Context(), parked.Discard, operate.Filter{Consumer: consumer})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := []int64{b.id("due"), b.id("failed")}; !slices.Equal(dry.Handled, want) {
 			b.Fatalf("dry.Handled is %v, want %v", dry.Handled, want)
 		}
@@ -110,21 +100,15 @@ func TestFrozenProcessDoesNotRunACancelledMessage(t *testing.T) {
 		claims := b.claim(50 * time.Millisecond)
 		claim := claims["due"].Claim
 		kit.Eventually(b.T, time.Minute, "the lease ends", func() bool {
-			return !claim.Leased() && b.count(`SELECT COUNT(*) FROM once_parked WHERE message_id = 'due' AND due_at <= `+b.fromNow(0)) == 1
+			return !claim.Leased() && b.Number(`SELECT COUNT(*) FROM once_parked WHERE message_id = 'due' AND due_at <= `+b.FromNow(0)) == 1
 		})
 		report, err := b.messages.CancelMatching(b.Context(), ann, operate.Filter{IDs: []int64{b.id("due")}}, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Changed: 1, Abandoned: []int64{b.id("due")}}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_inbox`); got != 0 {
-			b.Fatalf("count is %d, want 0", got)
-		}
-		if got := b.count(`SELECT COUNT(*) FROM once_parked WHERE token IS NOT NULL OR owner IS NOT NULL`); got != 0 {
-			b.Fatalf("%d messages are claimed, want 0", got)
-		}
+		b.WantNumber(0, `SELECT COUNT(*) FROM once_inbox`)
+		b.WantNumber(0, `SELECT COUNT(*) FROM once_parked WHERE token IS NOT NULL OR owner IS NOT NULL`)
 		if b.handle(claims["due"].Message, claim, nil) {
 			b.Fatal("handle returned true: a cancelled message ran")
 		}
@@ -141,20 +125,14 @@ func TestFrozenProcessDoesNotRunACancelledMessage(t *testing.T) {
 // cancelled although its process may be frozen in its handler.
 func TestAbandonedMessageWithoutAnIDIsCancelled(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		if err := b.store.Deliver(b.Context(), topic, []string{consumer}, msg("", "")); err != nil {
-			b.Fatal(err)
-		}
-		b.exec(`UPDATE once_parked SET token = 'x', owner = 'y', crashes = 1, due_at = ` + b.fromNow(-time.Minute))
+		kit.OK(b, b.store.Deliver(b.Context(), topic, []string{consumer}, msg("", "")))
+		b.Exec(`UPDATE once_parked SET token = 'x', owner = 'y', crashes = 1, due_at = ` + b.FromNow(-time.Minute))
 		report, err := b.messages.CancelMatching(b.Context(), ann, operate.Filter{All: true}, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Changed: 1, Abandoned: []int64{b.id("")}}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_inbox`); got != 0 {
-			b.Fatalf("count is %d, want 0", got)
-		}
+		b.WantNumber(0, `SELECT COUNT(*) FROM once_inbox`)
 	})
 }
 
@@ -167,7 +145,7 @@ func TestOpenTransactionOfAHandlerIsNotCancelled(t *testing.T) {
 	claims := b.claim(time.Hour)
 	other := operate.Filter{IDs: []int64{b.id("due"), b.id("failed")}}
 	b.handle(claims["due"].Message, claims["due"].Claim, func() {
-		b.exec(`UPDATE once_parked SET due_at = ` + b.fromNow(-time.Second) + ` WHERE message_id = 'due'`)
+		b.Exec(`UPDATE once_parked SET due_at = ` + b.FromNow(-time.Second) + ` WHERE message_id = 'due'`)
 		if err := b.messages.Cancel(b.Context(), ann, b.id("due")); !errors.Is(err, operate.ErrClaimed) {
 			b.Fatalf("Cancel: got %v, want ErrClaimed", err)
 		}
@@ -175,9 +153,7 @@ func TestOpenTransactionOfAHandlerIsNotCancelled(t *testing.T) {
 			b.Fatalf("Discard: got %v, want ErrClaimed", err)
 		}
 		report, err := b.messages.CancelMatching(b.Context(), ann, other, operate.Plan{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (operate.Report{Changed: 1, Skipped: []int64{b.id("due")}}); !reflect.DeepEqual(report, want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
@@ -192,13 +168,13 @@ func TestOpenTransactionOfAHandlerIsNotCancelled(t *testing.T) {
 func TestErrorBesideARunningMessageIsReturned(t *testing.T) {
 	b := newBench(t, kit.Postgres(t))
 	b.seed()
-	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$`)
-	b.exec(`CREATE TRIGGER refuse BEFORE UPDATE OR DELETE ON once_parked FOR EACH ROW
+	b.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$`)
+	b.Exec(`CREATE TRIGGER refuse BEFORE UPDATE OR DELETE ON once_parked FOR EACH ROW
 		WHEN (OLD.message_id = 'failed') EXECUTE FUNCTION refuse()`)
 	claims := b.claim(time.Hour)
 	other := operate.Filter{IDs: []int64{b.id("due"), b.id("failed")}}
 	b.handle(claims["due"].Message, claims["due"].Claim, func() {
-		b.exec(`UPDATE once_parked SET due_at = ` + b.fromNow(-time.Second) + ` WHERE message_id = 'due'`)
+		b.Exec(`UPDATE once_parked SET due_at = ` + b.FromNow(-time.Second) + ` WHERE message_id = 'due'`)
 		_, err := b.messages.CancelMatching(b.Context(), ann, other, operate.Plan{})
 		if err == nil || !strings.Contains(err.Error(), "refused") {
 			b.Fatalf("got %v, want the error of the trigger", err)
@@ -210,27 +186,21 @@ func TestErrorBesideARunningMessageIsReturned(t *testing.T) {
 func TestLockedMessagesAreSkipped(t *testing.T) {
 	b := newBench(t, kit.Postgres(t))
 	b.seed()
-	tx, err := b.db.BeginTx(b.Context(), &sql.TxOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	tx, err := b.BeginTx(b.Context(), &sql.TxOptions{})
+	kit.OK(b, err)
 	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(b.Context(), `SELECT FROM once_parked WHERE message_id = 'failed' FOR UPDATE`); err != nil {
-		b.Fatal(err)
-	}
+	kit.Exec(b, tx, `SELECT FROM once_parked WHERE message_id = 'failed' FOR UPDATE`)
 	for _, ids := range [][]int64{{b.id("failed")}, {b.id("failed"), b.id("head")}, {b.id("due"), b.id("failed")}} {
 		if err := b.messages.Discard(b.Context(), ann, ids...); !errors.Is(err, operate.ErrClaimed) {
 			b.Fatalf("Discard of %d: got %v, want ErrClaimed", ids, err)
 		}
 	}
 	report, err := b.messages.DiscardMatching(b.Context(), ann, operate.Filter{All: true}, operate.Plan{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	if want := (operate.Report{Changed: 4, Skipped: []int64{b.id("failed")}}); !reflect.DeepEqual(report, want) {
 		b.Fatalf("report is %+v, want %+v", report, want)
 	}
-	if got := b.count(`SELECT COUNT(*) FROM once_inbox WHERE message_id = 'failed'`); got != 0 { // its handler must run
+	if got := b.Number(`SELECT COUNT(*) FROM once_inbox WHERE message_id = 'failed'`); got != 0 { // its handler must run
 		b.Fatal("the inbox contains a message that was skipped")
 	}
 }

@@ -22,17 +22,13 @@ import (
 // register registers an instance of a consumer.
 func (b *bench) register(c store.Consumer) {
 	b.Helper()
-	if _, err := b.store.Register(b.Context(), c); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, kit.Err(b.store.Register(b.Context(), c)))
 }
 
 func (b *bench) consumers() []parked.Consumer {
 	b.Helper()
 	all, err := b.messages.Consumers(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return all
 }
 
@@ -45,14 +41,12 @@ func TestConsumersShowInstancesAndBacklog(t *testing.T) {
 		b.register(store.Consumer{Consumer: consumer, Topic: topic, KeyOrder: true, Handler: "charge", Owner: "host/1/a"})
 		b.register(store.Consumer{Consumer: consumer, Topic: topic, KeyOrder: true, Handler: "charge", Owner: "host/2/b"})
 		b.register(store.Consumer{Consumer: "idle", Topic: topic, Embedded: true, Owner: "host/1/c"})
-		b.exec(`UPDATE once_consumer_instances SET seen_at = ` + b.fromNow(-10*time.Minute) + `, started_at = ` + b.fromNow(-time.Hour) +
+		b.Exec(`UPDATE once_consumer_instances SET seen_at = ` + b.FromNow(-10*time.Minute) + `, started_at = ` + b.FromNow(-time.Hour) +
 			` WHERE owner = 'host/2/b'`)
-		b.exec(`UPDATE once_consumer_instances SET seen_at = ` + b.fromNow(-10*time.Minute) + ` WHERE owner = 'host/1/c'`)
-		b.exec(`UPDATE once_parked SET due_at = ` + b.fromNow(-time.Hour) + ` WHERE message_id = 'head'`)
-		b.exec(`UPDATE once_parked SET due_at = ` + b.fromNow(-time.Minute) + ` WHERE message_id = 'due'`)
-		if err := b.store.Deliver(b.Context(), "stock", []string{"forgotten"}, msg("x", "")); err != nil {
-			b.Fatal(err)
-		}
+		b.Exec(`UPDATE once_consumer_instances SET seen_at = ` + b.FromNow(-10*time.Minute) + ` WHERE owner = 'host/1/c'`)
+		b.Exec(`UPDATE once_parked SET due_at = ` + b.FromNow(-time.Hour) + ` WHERE message_id = 'head'`)
+		b.Exec(`UPDATE once_parked SET due_at = ` + b.FromNow(-time.Minute) + ` WHERE message_id = 'due'`)
+		kit.OK(b, b.store.Deliver(b.Context(), "stock", []string{"forgotten"}, msg("x", "")))
 
 		all := b.consumers()
 		if len(all) != 3 {
@@ -137,7 +131,7 @@ func TestConsumersShowInstancesAndBacklog(t *testing.T) {
 		if busy.Lag != 0 {
 			b.Fatalf("busy.Lag is %v, want 0", busy.Lag)
 		}
-		b.exec(`UPDATE once_parked SET due_at = ` + b.fromNow(-time.Minute) + ` WHERE message_id = 'failed'`)
+		b.Exec(`UPDATE once_parked SET due_at = ` + b.FromNow(-time.Minute) + ` WHERE message_id = 'failed'`)
 		if got := b.consumers()[2].Lag.Seconds(); math.Abs(got-60) > 30 {
 			b.Fatalf("consumers()[2].Lag.Seconds is %v, want 60, give or take 30", got)
 		}
@@ -150,13 +144,13 @@ func TestConsumersAreFoundByTheirMessages(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		for i, state := range []string{"waiting", "held", "quarantined", "resolved"} {
 			for _, topic := range []string{"a", "b"} {
-				b.exec(`INSERT INTO once_parked (consumer, topic, message_id, ordering_key, tenant, digest, envelope, state, crashes, due_at)
-					VALUES ($1, $2, $3, $3, $3, $4, $4, $1, 0, `+b.fromNow(-time.Duration(i+1)*time.Minute)+`)`, state, topic, state+topic, []byte{})
+				b.Exec(`INSERT INTO once_parked (consumer, topic, message_id, ordering_key, tenant, digest, envelope, state, crashes, due_at)
+					VALUES ($1, $2, $3, $3, $3, $4, $4, $1, 0, `+b.FromNow(-time.Duration(i+1)*time.Minute)+`)`, state, topic, state+topic, []byte{})
 			}
 		}
-		b.exec(`INSERT INTO once_parked (consumer, topic, message_id, tenant, digest, envelope, state, crashes, due_at)
-			VALUES ('crashed', 'a', 'c', '', $1, $1, 'waiting', 1, `+b.fromNow(-time.Hour)+`), ('waiting', 'a', 'w', 'zz', $1, $1, 'waiting', 0, `+
-			b.fromNow(-2*time.Hour)+`)`, []byte{})
+		b.Exec(`INSERT INTO once_parked (consumer, topic, message_id, tenant, digest, envelope, state, crashes, due_at)
+			VALUES ('crashed', 'a', 'c', '', $1, $1, 'waiting', 1, `+b.FromNow(-time.Hour)+`), ('waiting', 'a', 'w', 'zz', $1, $1, 'waiting', 0, `+
+			b.FromNow(-2*time.Hour)+`)`, []byte{})
 		var found []string
 		for _, c := range b.consumers() {
 			found = append(found, fmt.Sprintf("%s/%s %d %d %d %v", c.Name, c.Topic, c.Waiting, c.Held, c.Quarantined, c.Lag.Round(time.Minute)))
@@ -188,7 +182,7 @@ func TestCountsOfConsumersStopAtTheLimit(t *testing.T) {
 func TestConsumersAreBounded(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.fill(1002, "busy")
-		b.exec(`UPDATE once_parked SET consumer = 'c' || id`)
+		b.Exec(`UPDATE once_parked SET consumer = 'c' || id`)
 		if n := len(b.consumers()); n != 1000 {
 			b.Fatalf("got %d consumers, want 1,000", n)
 		}
@@ -200,7 +194,7 @@ func TestCountsOfManyConsumersStopEarlier(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.fill(20_200, "busy")
 		for consumers, limit := range map[int]int{100: 1000, 101: 100} {
-			b.exec(fmt.Sprintf(`UPDATE once_parked SET consumer = 'c' || (id %% %d)`, consumers))
+			b.Exec(fmt.Sprintf(`UPDATE once_parked SET consumer = 'c' || (id %% %d)`, consumers))
 			all := b.consumers()
 			if len(all) != consumers {
 				b.Fatalf("got %d consumers, want %d", len(all), consumers)
@@ -219,10 +213,10 @@ func TestCountsOfManyConsumersStopEarlier(t *testing.T) {
 func TestConsumersCountTheQuarantineOfEachTopic(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.fill(parked.CountLimit+500, "busy")
-		b.exec(`UPDATE once_parked SET state = 'quarantined', message_id = 'first ' || message_id`)
+		b.Exec(`UPDATE once_parked SET state = 'quarantined', message_id = 'first ' || message_id`)
 		first := b.consumers()[0].Topic
 		b.fill(400, "busy")
-		b.exec(`UPDATE once_parked SET topic = 'later', state = 'quarantined' WHERE state = 'waiting'`)
+		b.Exec(`UPDATE once_parked SET topic = 'later', state = 'quarantined' WHERE state = 'waiting'`)
 		got := map[string]int{}
 		for _, c := range b.consumers() {
 			got[c.Topic] = c.Quarantined
@@ -238,22 +232,20 @@ func TestConsumersCountTheQuarantineOfEachTopic(t *testing.T) {
 func TestConsumersReadsFewPages(t *testing.T) {
 	rows := 12_000
 	if text := os.Getenv("ONCE_TEST_ROWS"); text != "" {
-		if _, err := fmt.Sscan(text, &rows); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(fmt.Sscan(text, &rows)))
 	}
 	b := newBench(t, kit.EmptyPostgres(t))
 	for i := range 10 {
 		b.fill(rows/10, fmt.Sprint("busy", i))
 	}
-	b.exec(`UPDATE once_parked SET state = 'quarantined' WHERE id % 10 = 1`)
-	b.exec(`UPDATE once_parked SET state = 'held', ordering_key = 'k' WHERE id % 10 = 2`)
-	b.exec(`UPDATE once_parked SET priority_class = 'retry', attempts = 1 WHERE id % 10 = 3`)
-	b.exec(`UPDATE once_parked SET crashes = 1, token = 't' WHERE id % 10 = 4`)
-	b.exec(`UPDATE once_parked SET state = 'resolved' WHERE id % 10 = 5`)
+	b.Exec(`UPDATE once_parked SET state = 'quarantined' WHERE id % 10 = 1`)
+	b.Exec(`UPDATE once_parked SET state = 'held', ordering_key = 'k' WHERE id % 10 = 2`)
+	b.Exec(`UPDATE once_parked SET priority_class = 'retry', attempts = 1 WHERE id % 10 = 3`)
+	b.Exec(`UPDATE once_parked SET crashes = 1, token = 't' WHERE id % 10 = 4`)
+	b.Exec(`UPDATE once_parked SET state = 'resolved' WHERE id % 10 = 5`)
 	for _, step := range []string{"", "VACUUM ANALYZE once_parked"} {
 		if step != "" {
-			b.exec(step)
+			b.Exec(step)
 		}
 		var all []parked.Consumer
 		fastest := time.Hour // the minimum of several runs, because the machine may be busy
@@ -272,21 +264,15 @@ func TestConsumersReadsFewPages(t *testing.T) {
 		}
 		for name, query := range parked.ConsumerQueries(b.messages) {
 			var plan []byte
-			tx, err := b.db.BeginTx(b.Context(), &sql.TxOptions{})
-			if err != nil {
-				b.Fatal(err)
-			}
+			tx, err := b.BeginTx(b.Context(), &sql.TxOptions{})
+			kit.OK(b, err)
 			args := []any{}
 			if name != "names" {
 				args = append(args, `{busy0,busy1,busy2,busy3,busy4,busy5,busy6,busy7,busy8,busy9}`,
 					`{busy topic,busy topic,busy topic,busy topic,busy topic,busy topic,busy topic,busy topic,busy topic,busy topic}`)
 			}
-			if err := tx.QueryRowContext(b.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query, args...).Scan(&plan); err != nil {
-				b.Fatal(err)
-			}
-			if err := tx.Rollback(); err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, tx.QueryRowContext(b.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query, args...).Scan(&plan))
+			kit.OK(b, tx.Rollback())
 			pages := kit.PagesRead(b, plan)
 			b.Logf("%s: %d pages", name, pages)
 			if !json.Valid(plan) {
@@ -314,7 +300,7 @@ func TestRemoveConsumer(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "host/1/a") {
 			b.Fatalf(`got %v, want an error with "host/1/a"`, err)
 		}
-		b.exec(`UPDATE once_consumers SET seen_at = ` + b.fromNow(-3*time.Minute))
+		b.Exec(`UPDATE once_consumers SET seen_at = ` + b.FromNow(-3*time.Minute))
 		err = remove(parked.RemoveOptions{})
 		if !errors.Is(err, parked.ErrNotEmpty) {
 			b.Fatalf("got %v, want ErrNotEmpty", err)
@@ -322,28 +308,18 @@ func TestRemoveConsumer(t *testing.T) {
 		if want := "waiting, held, quarantined; cancel or discard them first"; err == nil || !strings.Contains(err.Error(), want) {
 			b.Fatalf("got %v, want an error with %q", err, want)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_consumers`); got != 2 {
-			b.Fatalf("count is %d, want 2", got)
-		}
+		b.WantNumber(2, `SELECT COUNT(*) FROM once_consumers`)
 
-		if err := remove(parked.RemoveOptions{Force: true}); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, remove(parked.RemoveOptions{Force: true}))
 		if err := remove(parked.RemoveOptions{}); !errors.Is(err, parked.ErrConsumerNotFound) {
 			b.Fatalf("remove: got %v, want ErrConsumerNotFound", err)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_consumers`); got != 1 {
-			b.Fatalf("count is %d, want 1", got)
-		}
-		if got := b.count(`SELECT COUNT(*) FROM once_consumer_instances`); got != 1 {
-			b.Fatalf("count is %d, want 1", got)
-		}
-		if got, want := b.audits(), []string{"ann | remove | topic:orders.placed | payments |  | order 7 is void"}; !slices.Equal(got, want) {
+		b.WantNumber(1, `SELECT COUNT(*) FROM once_consumers`)
+		b.WantNumber(1, `SELECT COUNT(*) FROM once_consumer_instances`)
+		if got, want := b.Audits(), []string{"ann | remove | topic:orders.placed | payments |  | order 7 is void"}; !slices.Equal(got, want) {
 			b.Fatalf("audits are %q, want %q", got, want)
 		}
-		if err := b.messages.RemoveConsumer(b.Context(), ann, consumer, "else", parked.RemoveOptions{}); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.messages.RemoveConsumer(b.Context(), ann, consumer, "else", parked.RemoveOptions{}))
 		if got := b.consumers(); len(got) != 1 { // it still has messages
 			b.Fatalf("%d consumers, want 1: %+v", len(got), got)
 		}
@@ -364,15 +340,13 @@ func TestRemoveConsumer(t *testing.T) {
 func TestRemoveConsumerReturnsTheErrorOfTheDatabase(t *testing.T) {
 	b := newBench(t, kit.Postgres(t))
 	b.register(store.Consumer{Consumer: consumer, Topic: topic, Owner: "host/1/a"})
-	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'it stays'; END $$`)
-	b.exec(`CREATE TRIGGER refuse BEFORE DELETE ON once_consumers FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	b.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'it stays'; END $$`)
+	b.Exec(`CREATE TRIGGER refuse BEFORE DELETE ON once_consumers FOR EACH ROW EXECUTE FUNCTION refuse()`)
 	err := b.messages.RemoveConsumer(b.Context(), ann, consumer, topic, parked.RemoveOptions{Force: true})
 	if err == nil || !strings.Contains(err.Error(), "it stays") {
 		b.Fatalf(`got %v, want an error with "it stays"`, err)
 	}
-	if got := b.count(`SELECT COUNT(*) FROM once_consumers`); got != 1 {
-		b.Fatalf("count is %d, want 1", got)
-	}
+	b.WantNumber(1, `SELECT COUNT(*) FROM once_consumers`)
 }
 
 // An instance that ends removes its row, and an instance that died is forgotten after an
@@ -382,10 +356,8 @@ func TestInstancesEnd(t *testing.T) {
 		for _, owner := range []string{"a", "b", "c"} {
 			b.register(store.Consumer{Consumer: consumer, Topic: topic, Owner: owner})
 		}
-		if err := b.store.Leave(b.Context(), consumer, topic, "a"); err != nil {
-			b.Fatal(err)
-		}
-		b.exec(`UPDATE once_consumer_instances SET seen_at = ` + b.fromNow(-2*time.Hour) + ` WHERE owner = 'b'`)
+		kit.OK(b, b.store.Leave(b.Context(), consumer, topic, "a"))
+		b.Exec(`UPDATE once_consumer_instances SET seen_at = ` + b.FromNow(-2*time.Hour) + ` WHERE owner = 'b'`)
 		b.register(store.Consumer{Consumer: consumer, Topic: topic, Owner: "c"})
 		c := b.consumers()[0]
 		if len(c.Instances) != 1 {
@@ -404,11 +376,9 @@ func TestConsumerOfTwoTopicsIsShownForEach(t *testing.T) {
 		for topic, messages := range map[string]int{"t": 1, "u": 2} {
 			b.register(store.Consumer{Consumer: "c", Topic: topic, Handler: "handler of " + topic, Owner: "host/1/" + topic})
 			for n := range messages {
-				if err := b.store.Deliver(b.Context(), topic, []string{"c"}, msg(fmt.Sprint(topic, n), "")); err != nil {
-					b.Fatal(err)
-				}
+				kit.OK(b, b.store.Deliver(b.Context(), topic, []string{"c"}, msg(fmt.Sprint(topic, n), "")))
 			}
-			b.exec(`UPDATE once_parked SET due_at = `+b.fromNow(-time.Duration(messages)*time.Hour)+` WHERE topic = $1`, topic)
+			b.Exec(`UPDATE once_parked SET due_at = `+b.FromNow(-time.Duration(messages)*time.Hour)+` WHERE topic = $1`, topic)
 		}
 		var got []string
 		for _, c := range b.consumers() {
@@ -429,11 +399,11 @@ func TestConsumerRunsIfAnInstanceRuns(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		for n, owner := range []string{"a", "b", "c"} {
 			b.register(store.Consumer{Consumer: consumer, Topic: topic, Owner: owner})
-			b.exec(`UPDATE once_consumer_instances SET started_at = `+b.fromNow(time.Duration(n)*time.Minute)+` WHERE owner = $1`, owner)
+			b.Exec(`UPDATE once_consumer_instances SET started_at = `+b.FromNow(time.Duration(n)*time.Minute)+` WHERE owner = $1`, owner)
 		}
 		for running, want := range map[string]bool{"a": true, "b": true, "c": true, "none": false} {
-			b.exec(`UPDATE once_consumer_instances SET seen_at = `+b.fromNow(-10*time.Minute)+` WHERE owner <> $1`, running)
-			b.exec(`UPDATE once_consumer_instances SET seen_at = `+b.fromNow(0)+` WHERE owner = $1`, running)
+			b.Exec(`UPDATE once_consumer_instances SET seen_at = `+b.FromNow(-10*time.Minute)+` WHERE owner <> $1`, running)
+			b.Exec(`UPDATE once_consumer_instances SET seen_at = `+b.FromNow(0)+` WHERE owner = $1`, running)
 			if got := b.consumers()[0].Running; got != want {
 				b.Errorf("%s runs: the consumer is running: %t, want %t", running, got, want)
 			}
@@ -445,7 +415,7 @@ func TestConsumerRunsIfAnInstanceRuns(t *testing.T) {
 func TestSumsOfConsumersStopAtTheLimit(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.fill(parked.CountLimit+500, "busy")
-		b.exec(`UPDATE once_parked SET priority_class = 'retry', attempts = 1, crashes = id % 2`)
+		b.Exec(`UPDATE once_parked SET priority_class = 'retry', attempts = 1, crashes = id % 2`)
 		c := b.consumers()[0]
 		if c.Waiting != parked.CountLimit || c.Failing != parked.CountLimit {
 			b.Errorf("%d messages wait, %d have failed; want %d of each", c.Waiting, c.Failing, parked.CountLimit)
@@ -463,21 +433,19 @@ func TestConsumerWithOneMessageIsNotEmpty(t *testing.T) {
 			`state = 'held', ordering_key = 'k'`: "held",
 			`state = 'quarantined'`:              "quarantined",
 		} {
-			b.exec(`DELETE FROM once_parked`)
+			b.Exec(`DELETE FROM once_parked`)
 			for n, to := range [][2]string{{consumer, topic}, {consumer, "else"}, {"another", topic}} {
-				if err := b.store.Deliver(b.Context(), to[1], []string{to[0]}, msg(fmt.Sprint("m", n), "")); err != nil {
-					b.Fatal(err)
-				}
+				kit.OK(b, b.store.Deliver(b.Context(), to[1], []string{to[0]}, msg(fmt.Sprint("m", n), "")))
 			}
-			b.exec(`UPDATE once_parked SET ` + set)
+			b.Exec(`UPDATE once_parked SET ` + set)
 			b.register(store.Consumer{Consumer: consumer, Topic: topic, Owner: "host/1/a"})
-			b.exec(`UPDATE once_consumers SET seen_at = ` + b.fromNow(-time.Hour))
+			b.Exec(`UPDATE once_consumers SET seen_at = ` + b.FromNow(-time.Hour))
 			err := b.messages.RemoveConsumer(b.Context(), ann, consumer, topic, parked.RemoveOptions{})
 			want := "the consumer has messages: " + state + "; cancel or discard"
 			if !errors.Is(err, parked.ErrNotEmpty) || !strings.Contains(err.Error(), want) {
 				b.Errorf("%s: got %v, want %q", set, err, want)
 			}
-			b.exec(`DELETE FROM once_parked WHERE message_id = 'm0'`)
+			b.Exec(`DELETE FROM once_parked WHERE message_id = 'm0'`)
 			if err := b.messages.RemoveConsumer(b.Context(), ann, consumer, topic, parked.RemoveOptions{}); err != nil {
 				b.Errorf("%s: only others have messages: %v", set, err)
 			}

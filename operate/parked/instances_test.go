@@ -29,41 +29,25 @@ func TestSubscriptionsAreInstances(t *testing.T) {
 		config := wamqp.NewDurableQueueConfig(kit.Rabbit(t).URL)
 		config.Marshaler = rabbit.Marshaler{}
 		sub, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{Logger: kit.Logger(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		return sub
 	}
 	logger := kit.Logger(t)
-	transport, err := embedded.New(b.db, embedded.Config{Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
-	storage, err := durable.New(b.db, durable.Config{Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	transport, err := embedded.New(b.DB, embedded.Config{Logger: logger})
+	kit.OK(t, err)
+	storage, err := durable.New(b.DB, durable.Config{Logger: logger})
+	kit.OK(t, err)
 
 	subscribe := func(name string, sub message.Subscriber) (end func()) {
-		db, err := sql.Open("postgres", b.dsn) // as another process would
-		if err != nil {
-			t.Fatal(err)
-		}
+		db, err := sql.Open("postgres", b.DSN) // as another process would
+		kit.OK(t, err)
 		retries, err := retry.New(db, retry.Config{Logger: logger})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		wrapped := retries.Subscriber(name, sub)
-		if _, err := wrapped.Subscribe(context.WithoutCancel(t.Context()), topic); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(wrapped.Subscribe(context.WithoutCancel(t.Context()), topic)))
 		return func() {
-			if err := wrapped.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if err := db.Close(); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, wrapped.Close())
+			kit.OK(t, db.Close())
 		}
 	}
 	running := func() map[string]int {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	store "github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/parked"
 )
@@ -26,9 +27,7 @@ func TestListShowsEachState(t *testing.T) {
 			b.Fatalf("%d claims, want 1: %+v", len(claims), claims)
 		}
 		page, err := b.messages.List(b.Context(), operate.Filter{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if page.Next != 0 {
 			b.Fatalf("page.Next is %d, want 0", page.Next)
 		}
@@ -72,9 +71,7 @@ func TestListShowsEachState(t *testing.T) {
 		}
 
 		one, err := b.messages.Get(b.Context(), third.ID)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if string(one.Message.Payload) != "payload of third" {
 			b.Fatalf(`one.Message.Payload is %q, want "payload of third"`, string(one.Message.Payload))
 		}
@@ -84,11 +81,9 @@ func TestListShowsEachState(t *testing.T) {
 		if _, err := b.messages.Get(b.Context(), 99); !errors.Is(err, operate.ErrNotFound) {
 			b.Fatalf("Get: got %v, want ErrNotFound", err)
 		}
-		b.exec(`UPDATE once_parked SET envelope = '' WHERE message_id = 'third'`)
+		b.Exec(`UPDATE once_parked SET envelope = '' WHERE message_id = 'third'`)
 		one, err = b.messages.Get(b.Context(), third.ID)
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if one.MessageErr == nil {
 			b.Fatal("one.MessageErr is nil")
 		}
@@ -98,9 +93,9 @@ func TestListShowsEachState(t *testing.T) {
 func TestFilterSelects(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
-		b.exec(`UPDATE once_parked SET created_at = ` + b.fromNow(-2*time.Hour) + ` WHERE message_id = 'due'`)
-		b.exec(`UPDATE once_parked SET tenant = 'acme' WHERE message_id = 'done'`)
-		b.exec(`UPDATE once_parked SET crashes = 1 WHERE message_id = 'head'`)
+		b.Exec(`UPDATE once_parked SET created_at = ` + b.FromNow(-2*time.Hour) + ` WHERE message_id = 'due'`)
+		b.Exec(`UPDATE once_parked SET tenant = 'acme' WHERE message_id = 'done'`)
+		b.Exec(`UPDATE once_parked SET crashes = 1 WHERE message_id = 'head'`)
 		ago := time.Now().Add(-time.Hour)
 		for want, f := range map[string]operate.Filter{
 			"due failed head":          {State: parked.Waiting},
@@ -128,16 +123,12 @@ func TestFilterSelects(t *testing.T) {
 			"third poison done gone  ": {AfterID: 4},
 		} {
 			page, err := b.messages.List(b.Context(), f)
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			if got, wanted := ids(page.Rows), strings.TrimSpace(want); got != wanted {
 				b.Fatalf("ids(page.Messages) is %q, want %q: %+v", got, wanted, f)
 			}
 			n, err := b.messages.Count(b.Context(), f)
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			if n.N != len(page.Rows) {
 				b.Fatalf("n.N is %d, want %d: %+v", n.N, len(page.Rows), f)
 			}
@@ -154,9 +145,7 @@ func TestPagesGoOnAtNext(t *testing.T) {
 		var pages []string
 		for f := (operate.Filter{Limit: 3}); ; {
 			page, err := b.messages.List(b.Context(), f)
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			pages = append(pages, ids(page.Rows))
 			if f.AfterID = page.Next; f.AfterID == 0 {
 				break
@@ -250,12 +239,12 @@ func TestListsAreBounded(t *testing.T) {
 func (b *bench) fill(rows int, name string) {
 	b.Helper()
 	numbers, id := `generate_series(1, $1) AS s(n)`, `gen_random_uuid()::text`
-	if b.sqlite() {
+	if b.SQLite() {
 		numbers = `(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < $1) SELECT n FROM s) AS s`
 		id = `'` + name + `' || n`
 	}
-	b.exec(`INSERT INTO once_parked (consumer, topic, message_id, tenant, digest, envelope, state, due_at)
-		SELECT $2, 'busy topic', `+id+`, 't' || (n % 10), $3, $3, 'waiting', `+b.fromNow(-time.Minute)+` FROM `+numbers, rows, name, []byte{})
+	b.Exec(`INSERT INTO once_parked (consumer, topic, message_id, tenant, digest, envelope, state, due_at)
+		SELECT $2, 'busy topic', `+id+`, 't' || (n % 10), $3, $3, 'waiting', `+b.FromNow(-time.Minute)+` FROM `+numbers, rows, name, []byte{})
 }
 
 // Every act must name a person. An act that may lose messages must also name the
@@ -295,7 +284,7 @@ func TestActWithoutAPersonOrAReasonIsRefused(t *testing.T) {
 				b.Errorf(`%s: got %v, want an error with "Why is empty"`, name, err)
 			}
 		}
-		if got := b.audits(); len(got) != 0 {
+		if got := b.Audits(); len(got) != 0 {
 			b.Errorf("audits are %q, want none", got)
 		}
 	})
@@ -354,12 +343,10 @@ func TestBadInputIsRefused(t *testing.T) {
 		if got := b.states(operate.Filter{}); got != want {
 			b.Fatalf("states is %q, want %q", got, want)
 		}
-		if got := b.audits(); len(got) != 0 {
+		if got := b.Audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
-		if got := b.count(`SELECT COUNT(*) FROM once_parked WHERE message_id = 'failed' AND due_at < ` + b.fromNow(time.Minute)); got != 0 {
-			b.Fatalf("count is %d, want 0", got)
-		}
+		b.WantNumber(0, `SELECT COUNT(*) FROM once_parked WHERE message_id = 'failed' AND due_at < `+b.FromNow(time.Minute))
 	})
 	if _, err := parked.New(nil, operate.Config{}); err == nil || err.Error() != "parked: db is nil" {
 		t.Fatalf(`New: got %v, want "parked: db is nil"`, err)
@@ -370,16 +357,12 @@ func TestBadInputIsRefused(t *testing.T) {
 func TestListWithoutContent(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
-		b.exec(`UPDATE once_parked SET error_type = '*T' WHERE message_id = 'failed'`)
-		watcher, err := parked.New(b.db, operate.Config{Schema: b.config, WithoutContent: true})
-		if err != nil {
-			b.Fatal(err)
-		}
+		b.Exec(`UPDATE once_parked SET error_type = '*T' WHERE message_id = 'failed'`)
+		watcher, err := parked.New(b.DB, operate.Config{Schema: b.Config, WithoutContent: true})
+		kit.OK(b, err)
 		for m, content := range map[*parked.Messages]bool{watcher: false, b.messages: true} {
 			page, err := m.List(b.Context(), operate.Filter{MessageID: "failed"})
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			if one := page.Rows[0]; (one.Size > 0) != content || (one.Error == "no answer") != content || one.Error == "" == content ||
 				one.ErrorType != "*T" || one.Attempts != 3 {
 				b.Errorf("with content %t: %+v", content, one)
@@ -394,19 +377,15 @@ func TestLongReasonIsShortened(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
 		long := operate.Act{Actor: strings.Repeat("a", 300), Why: strings.Repeat("w", 5000)}
-		if err := b.messages.Cancel(b.Context(), long, b.id("failed")); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.messages.Cancel(b.Context(), long, b.id("failed")))
 		page, err := b.messages.List(b.Context(), operate.Filter{MessageID: "failed"})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		one := page.Rows[0]
 		if len(one.Error) != store.MaxError || !strings.HasPrefix(one.Error, "cancelled by aaa") || one.FirstFailedAt.IsZero() {
 			b.Errorf("the error has %d bytes: %.40q", len(one.Error), one.Error)
 		}
 		want := strings.Repeat("a", 255) + " | cancel | parked:2 | payments | failed | " + strings.Repeat("w", 4096)
-		if got := b.audits(); len(got) != 1 || got[0] != want {
+		if got := b.Audits(); len(got) != 1 || got[0] != want {
 			b.Errorf("audits are %.300q", got)
 		}
 	})
@@ -416,11 +395,9 @@ func TestLongReasonIsShortened(t *testing.T) {
 func TestEarlyMessageIsShownWhileItWaits(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
-		b.exec(`UPDATE once_parked SET early_since = ` + b.fromNow(-time.Minute) + ` WHERE message_id IN ('failed', 'poison')`)
+		b.Exec(`UPDATE once_parked SET early_since = ` + b.FromNow(-time.Minute) + ` WHERE message_id IN ('failed', 'poison')`)
 		page, err := b.messages.List(b.Context(), operate.Filter{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		for _, m := range page.Rows {
 			if want := m.MessageID == "failed"; m.Early != want {
 				b.Errorf("%s: early is %t", m.MessageID, m.Early)
@@ -432,15 +409,13 @@ func TestEarlyMessageIsShownWhileItWaits(t *testing.T) {
 func TestGetReturnsEachField(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.seed()
-		b.exec(`UPDATE once_parked SET tenant = 'acme', ordering_key = 'key', owner = 'host/9/z', token = 'x',
+		b.Exec(`UPDATE once_parked SET tenant = 'acme', ordering_key = 'key', owner = 'host/9/z', token = 'x',
 			attempts = 3, crashes = 2, replays = 1, reason = 'permanent', error = 'no answer', error_type = '*T',
-			created_at = ` + b.fromNow(-5*time.Hour) + `, due_at = ` + b.fromNow(time.Hour) + `, first_failed_at = ` + b.fromNow(-4*time.Hour) + `,
-			last_failed_at = ` + b.fromNow(-3*time.Hour) + `, finished_at = ` + b.fromNow(-2*time.Hour) +
+			created_at = ` + b.FromNow(-5*time.Hour) + `, due_at = ` + b.FromNow(time.Hour) + `, first_failed_at = ` + b.FromNow(-4*time.Hour) + `,
+			last_failed_at = ` + b.FromNow(-3*time.Hour) + `, finished_at = ` + b.FromNow(-2*time.Hour) +
 			` WHERE message_id = 'due'`)
 		m, err := b.messages.Get(b.Context(), b.id("due"))
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		for name, field := range map[string]struct{ got, want any }{
 			"ID": {m.ID, b.id("due")}, "Consumer": {m.Consumer, consumer}, "Topic": {m.Topic, topic}, "MessageID": {m.MessageID, "due"},
 			"Tenant": {m.Tenant, "acme"}, "OrderingKey": {m.OrderingKey, "key"}, "State": {m.State, parked.Waiting},
@@ -458,9 +433,7 @@ func TestGetReturnsEachField(t *testing.T) {
 			}
 		}
 		m, err = b.messages.Get(b.Context(), b.id("third"))
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if !m.FirstFailedAt.IsZero() || !m.LastFailedAt.IsZero() || !m.FinishedAt.IsZero() || m.ClaimedBy != "" {
 			b.Errorf("a message that has not failed is %+v", m)
 		}
@@ -473,10 +446,10 @@ func TestPeriodOfAFilterIncludesItsBegin(t *testing.T) {
 		b.seed()
 		at := time.UnixMilli(1_700_000_000_123)
 		value := any(at)
-		if b.sqlite() {
+		if b.SQLite() {
 			value = at.UnixMilli()
 		}
-		b.exec(`UPDATE once_parked SET created_at = $1 WHERE message_id = 'due'`, value)
+		b.Exec(`UPDATE once_parked SET created_at = $1 WHERE message_id = 'due'`, value)
 		for _, c := range []struct {
 			after, before time.Time
 			found         int
@@ -489,9 +462,7 @@ func TestPeriodOfAFilterIncludesItsBegin(t *testing.T) {
 			{before: at.Add(time.Millisecond), found: 1},
 		} {
 			n, err := b.messages.Count(b.Context(), operate.Filter{MessageID: "due", CreatedAfter: c.after, CreatedBefore: c.before})
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			if n.N != c.found {
 				b.Errorf("from %v until %v: %d messages, want %d", c.after, c.before, n.N, c.found)
 			}

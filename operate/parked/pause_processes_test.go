@@ -46,10 +46,10 @@ func bePausable(db *sql.DB) error {
 func TestPausedConsumerOfTwoProcessesLeavesMessagesInQueue(t *testing.T) {
 	t.Parallel()
 	b, broker := newBench(t, kit.Postgres(t)), kit.Rabbit(t)
-	b.exec(`CREATE TABLE effects (message_id text NOT NULL)`)
+	b.Exec(`CREATE TABLE effects (message_id text NOT NULL)`)
 	start := func() (kill func()) {
 		command := exec.Command(os.Args[0])
-		command.Env = append(os.Environ(), processDSN+"="+b.dsn, processRole+"=pausable", processURL+"="+broker.URL)
+		command.Env = append(os.Environ(), processDSN+"="+b.DSN, processRole+"=pausable", processURL+"="+broker.URL)
 		command.Stderr = os.Stderr
 		ended := kit.StartChild(t, command)
 		return func() {
@@ -58,35 +58,27 @@ func TestPausedConsumerOfTwoProcessesLeavesMessagesInQueue(t *testing.T) {
 		}
 	}
 	conn, err := amqp091.Dial(broker.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	queue := func() (found amqp091.Queue) { // the passive declaration of a missing queue closes its channel
 		channel, err := conn.Channel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		defer channel.Close()
 		found, _ = channel.QueueDeclarePassive(topic, true, false, false, false, nil)
 		return found
 	}
 	publisher, err := rabbit.NewPublisher(wamqp.NewDurableQueueConfig(broker.URL), rabbit.PublisherConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = publisher.Close() })
 	published := 0
 	publish := func(n int) {
 		t.Helper()
 		for range n {
-			if err := publisher.Publish(topic, message.NewMessage(fmt.Sprint("m", published), nil)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, publisher.Publish(topic, message.NewMessage(fmt.Sprint("m", published), nil)))
 			published++
 		}
 	}
-	effects := func() int { return b.count(`SELECT COUNT(*) FROM effects`) }
+	effects := func() int { return b.Number(`SELECT COUNT(*) FROM effects`) }
 
 	kill := start()
 	start()
@@ -94,9 +86,7 @@ func TestPausedConsumerOfTwoProcessesLeavesMessagesInQueue(t *testing.T) {
 	publish(20)
 	kit.Eventually(t, time.Minute, "they handle messages", func() bool { return effects() == 20 })
 
-	if _, err := b.messages.PauseConsumer(t.Context(), ann, consumer, ""); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(b.messages.PauseConsumer(t.Context(), ann, consumer, "")))
 	began := time.Now()
 	kit.Eventually(t, time.Minute, "both close their subscriptions", func() bool { return queue().Consumers == 0 })
 	t.Logf("paused within %v", time.Since(began).Round(time.Millisecond))
@@ -104,7 +94,7 @@ func TestPausedConsumerOfTwoProcessesLeavesMessagesInQueue(t *testing.T) {
 	kill()
 	start()
 	kit.Eventually(t, time.Minute, "the new process is registered", func() bool {
-		return b.count(`SELECT COUNT(*) FROM once_consumer_instances`) == 3
+		return b.Number(`SELECT COUNT(*) FROM once_consumer_instances`) == 3
 	})
 	if q := queue(); q.Messages != 30 || q.Consumers != 0 {
 		t.Errorf("the queue has %d messages and %d consumers, want 30 and none", q.Messages, q.Consumers)
@@ -112,9 +102,7 @@ func TestPausedConsumerOfTwoProcessesLeavesMessagesInQueue(t *testing.T) {
 	if n := effects(); n != 20 {
 		t.Errorf("%d effects during the pause, want 20", n)
 	}
-	if n := b.count(`SELECT COUNT(*) FROM once_parked`); n != 0 {
-		t.Errorf("%d messages are parked, want 0", n)
-	}
+	b.WantNumber(0, `SELECT COUNT(*) FROM once_parked`)
 
 	if topics, err := b.messages.ResumeConsumer(t.Context(), ann, consumer, topic); err != nil || len(topics) != 1 {
 		t.Fatalf("resumed %q: %v", topics, err)
@@ -122,12 +110,8 @@ func TestPausedConsumerOfTwoProcessesLeavesMessagesInQueue(t *testing.T) {
 	began = time.Now()
 	kit.Eventually(t, time.Minute, "all are handled", func() bool { return effects() == published })
 	t.Logf("all handled within %v", time.Since(began).Round(time.Millisecond))
-	if n := b.count(`SELECT COUNT(DISTINCT message_id) FROM effects`); n != published {
-		t.Errorf("%d messages took effect, want %d", n, published)
-	}
-	if n := b.count(`SELECT COUNT(*) FROM once_parked WHERE attempts > 0 OR crashes > 0`); n != 0 {
-		t.Errorf("%d messages were charged, want 0", n)
-	}
+	b.WantNumber(published, `SELECT COUNT(DISTINCT message_id) FROM effects`)
+	b.WantNumber(0, `SELECT COUNT(*) FROM once_parked WHERE attempts > 0 OR crashes > 0`)
 	if c := b.consumers()[0]; c.Pause != nil || c.Quarantined != 0 {
 		t.Errorf("consumer %+v", c)
 	}

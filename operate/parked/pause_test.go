@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	store "github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/audit"
 	"github.com/watermill-once/once/operate/parked"
@@ -21,14 +22,10 @@ func (b *bench) known(consumer, topic string) {
 // audited returns the acts of the audit log, with the oldest act first.
 func (b *bench) audited() (all []string) {
 	b.Helper()
-	log, err := audit.New(b.db, b.config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	log, err := audit.New(b.DB, b.Config)
+	kit.OK(b, err)
 	page, err := log.List(b.Context(), audit.Filter{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	for _, r := range slices.Backward(page.Rows) {
 		all = append(all, strings.Join([]string{r.Actor, r.Action, r.Consumer, r.Subject, r.Why}, "|"))
 	}
@@ -43,9 +40,7 @@ func TestConsumerIsPausedForAllItsTopicsOrOne(t *testing.T) {
 		b.known("mails", "orders")
 		paused := func() (all []string) {
 			consumers, err := b.messages.Consumers(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			for _, c := range consumers {
 				if c.Pause != nil {
 					if c.Pause.Actor != "ann" || c.Pause.Why != "order 7 is void" || c.Pause.Since.IsZero() {
@@ -114,9 +109,7 @@ func TestPauseOfUnknownConsumerListsTheKnownOnes(t *testing.T) {
 		if topics, err := b.messages.PauseConsumer(t.Context(), ann, "payments", topic); err != nil || !slices.Equal(topics, []string{topic}) {
 			t.Errorf("a consumer that only has messages: %q, %v", topics, err)
 		}
-		if n := b.count(`SELECT COUNT(*) FROM once_consumer_pauses`); n != 1 {
-			t.Errorf("%d pauses, want 1", n)
-		}
+		b.WantNumber(1, `SELECT COUNT(*) FROM once_consumer_pauses`)
 	})
 }
 
@@ -137,15 +130,9 @@ func TestRemovedConsumerIsNotPaused(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(b *bench) {
 		b.known("payments", "orders")
-		if _, err := b.messages.PauseConsumer(t.Context(), ann, "payments", ""); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.messages.RemoveConsumer(t.Context(), ann, "payments", "orders", parked.RemoveOptions{Force: true}); err != nil {
-			t.Fatal(err)
-		}
-		if n := b.count(`SELECT COUNT(*) FROM once_consumer_pauses`); n != 0 {
-			t.Errorf("%d pauses, want 0", n)
-		}
+		kit.OK(t, kit.Err(b.messages.PauseConsumer(t.Context(), ann, "payments", "")))
+		kit.OK(t, b.messages.RemoveConsumer(t.Context(), ann, "payments", "orders", parked.RemoveOptions{Force: true}))
+		b.WantNumber(0, `SELECT COUNT(*) FROM once_consumer_pauses`)
 	})
 }
 
@@ -155,7 +142,7 @@ func TestPauseReplacesOpenBreaker(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.known("payments", "orders")
 		open := func() {
-			b.exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why, probe_at, probes, prober, fingerprint)
+			b.Exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why, probe_at, probes, prober, fingerprint)
 				SELECT topic, consumer, 'breaker', '5 of 5', registered_at, 3, 'host/1', 'ab' FROM once_consumers`)
 		}
 		open()
@@ -165,7 +152,7 @@ func TestPauseReplacesOpenBreaker(t *testing.T) {
 		if topics, err := b.messages.PauseConsumer(t.Context(), ann, "payments", ""); err != nil || len(topics) != 1 {
 			t.Errorf("paused %q: %v", topics, err)
 		}
-		if n := b.count(`SELECT COUNT(*) FROM once_consumer_pauses WHERE actor = 'ann' AND probe_at IS NULL AND probes = 0`); n != 1 {
+		if n := b.Number(`SELECT COUNT(*) FROM once_consumer_pauses WHERE actor = 'ann' AND probe_at IS NULL AND probes = 0`); n != 1 {
 			t.Error("the row is still that of the breaker")
 		}
 		if topics, err := b.messages.PauseConsumer(t.Context(), ann, "payments", ""); err != nil || len(topics) != 0 {

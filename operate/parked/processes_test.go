@@ -117,7 +117,7 @@ func startProcess(t *testing.T, dsn, role string) (kill func()) {
 func TestOperatorAndConsumerAreKilled(t *testing.T) {
 	kit.Long(t)
 	b := newBench(t, kit.Postgres(t))
-	b.exec(`CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, message_id text NOT NULL)`)
+	b.Exec(`CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, message_id text NOT NULL)`)
 	all := 0
 	deliver := func() {
 		var msgs []*message.Message
@@ -128,16 +128,14 @@ func TestOperatorAndConsumerAreKilled(t *testing.T) {
 			}
 			msgs = append(msgs, msg(strconv.Itoa(n), key))
 		}
-		if err := b.store.DeliverTo(t.Context(), topic, []store.Subscription{{Consumer: consumer, KeyOrder: true}}, msgs...); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.store.DeliverTo(t.Context(), topic, []store.Subscription{{Consumer: consumer, KeyOrder: true}}, msgs...))
 		all += perRound
 	}
-	open := func() int { return b.count(`SELECT COUNT(*) FROM once_parked WHERE state IN ('waiting', 'held')`) }
+	open := func() int { return b.Number(`SELECT COUNT(*) FROM once_parked WHERE state IN ('waiting', 'held')`) }
 	for range rounds - 1 {
 		deliver()
 		before := open()
-		consumes, operates := startProcess(t, b.dsn, "consumer"), startProcess(t, b.dsn, "operator")
+		consumes, operates := startProcess(t, b.DSN, "consumer"), startProcess(t, b.DSN, "operator")
 		kit.Eventually(t, 2*time.Minute, "they work", func() bool { return open() < before-perRound/3 })
 		operates()
 		kit.Eventually(t, 2*time.Minute, "the consumer works", func() bool { return open() < before-2*perRound/3 })
@@ -145,14 +143,14 @@ func TestOperatorAndConsumerAreKilled(t *testing.T) {
 	}
 	deliver()
 	before := open()
-	operates := startProcess(t, b.dsn, "operator") // and nobody consumes: it finds messages that the consumer had claimed
+	operates := startProcess(t, b.DSN, "operator") // and nobody consumes: it finds messages that the consumer had claimed
 	kit.Eventually(t, 2*time.Minute, "it works alone", func() bool { return open() < before })
 	operates()
-	startProcess(t, b.dsn, "consumer")
+	startProcess(t, b.DSN, "consumer")
 	kit.Falls(t, time.Minute, "messages wait", open)
 
-	ended := b.count(`SELECT COUNT(*) FROM once_parked WHERE state IN ('quarantined', 'discarded')`)
-	handled := b.count(`SELECT COUNT(*) FROM effects`)
+	ended := b.Number(`SELECT COUNT(*) FROM once_parked WHERE state IN ('quarantined', 'discarded')`)
+	handled := b.Number(`SELECT COUNT(*) FROM effects`)
 	t.Logf("%d handled, %d cancelled or discarded", handled, ended)
 	if handled+ended != all {
 		t.Fatalf("handled+ended is %d, want %d", handled+ended, all)
@@ -160,19 +158,15 @@ func TestOperatorAndConsumerAreKilled(t *testing.T) {
 	if ended == 0 {
 		t.Fatal("ended is 0")
 	}
-	if got := b.count(`SELECT COUNT(DISTINCT message_id) FROM effects`); got != handled {
-		t.Fatalf("b.count is %d, want %d", got, handled)
+	b.WantNumber(handled, `SELECT COUNT(DISTINCT message_id) FROM effects`)
+	if got := b.Number(`SELECT COUNT(*) FROM effects JOIN once_parked USING (message_id)`); got != 0 {
+		t.Fatalf("b.Number is %d, want 0: both handled and ended", got)
 	}
-	if got := b.count(`SELECT COUNT(*) FROM effects JOIN once_parked USING (message_id)`); got != 0 {
-		t.Fatalf("b.count is %d, want 0: both handled and ended", got)
-	}
-	if got := b.count(`SELECT COUNT(*) FROM once_audit WHERE action IN ('cancel', 'discard')`); got != ended {
-		t.Fatalf("b.count is %d, want %d", got, ended)
-	}
-	got := b.count(`SELECT COUNT(*) FROM effects AS a JOIN effects AS b ON a.n < b.n
+	b.WantNumber(ended, `SELECT COUNT(*) FROM once_audit WHERE action IN ('cancel', 'discard')`)
+	got := b.Number(`SELECT COUNT(*) FROM effects AS a JOIN effects AS b ON a.n < b.n
 		AND a.message_id::int > b.message_id::int AND a.message_id::int % 50 = b.message_id::int % 50
 		WHERE a.message_id::int % 3 > 0 AND b.message_id::int % 3 > 0`)
 	if got != 0 {
-		t.Fatalf("b.count is %d, want 0: a key is out of order", got)
+		t.Fatalf("b.Number is %d, want 0: a key is out of order", got)
 	}
 }

@@ -1,9 +1,7 @@
 package parked_test
 
 import (
-	"database/sql"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -26,11 +24,8 @@ const consumer, topic = "payments", "orders.placed"
 
 // bench is a database that contains the tables of this library.
 type bench struct {
-	*testing.T
+	*kit.Bench
 
-	db         *sql.DB
-	dsn        string
-	config     schema.Config
 	messages   *parked.Messages
 	store      *store.Store
 	quarantine *quarantine.Entries
@@ -44,50 +39,15 @@ func eachDatabase(t *testing.T, test func(b *bench)) {
 
 func newBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()
-	b := &bench{T: t, db: db.DB, dsn: db.DSN, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
-		t.Fatal(err)
-	}
+	b := &bench{Bench: kit.NewBench(t, db, schema.Config{})}
 	var err error
-	b.messages, err = parked.New(db.DB, operate.Config{Schema: b.config})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.store, err = store.NewStore(db.DB, b.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.quarantine, err = quarantine.New(db.DB, operate.Config{Schema: b.config, ReplayToAbsent: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.messages, err = parked.New(db.DB, operate.Config{Schema: b.Config})
+	kit.OK(t, err)
+	b.store, err = store.NewStore(db.DB, b.Config)
+	kit.OK(t, err)
+	b.quarantine, err = quarantine.New(db.DB, operate.Config{Schema: b.Config, ReplayToAbsent: true})
+	kit.OK(t, err)
 	return b
-}
-
-func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
-
-func (b *bench) exec(query string, args ...any) {
-	b.Helper()
-	if _, err := b.db.ExecContext(b.Context(), query, args...); err != nil {
-		b.Fatal(err)
-	}
-}
-
-func (b *bench) count(query string, args ...any) (n int) {
-	b.Helper()
-	if err := b.db.QueryRowContext(b.Context(), query, args...).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
-}
-
-// fromNow returns an SQL expression for the time now plus d, in the form that the time
-// columns of the tables have.
-func (b *bench) fromNow(d time.Duration) string {
-	if b.sqlite() {
-		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, d.Milliseconds())
-	}
-	return fmt.Sprintf(`now() + interval '1 millisecond' * %d`, d.Milliseconds())
 }
 
 // msg returns a message with an ordering key, or without an ordering key if key is empty.
@@ -108,33 +68,27 @@ func (b *bench) seed() {
 	for _, m := range []*message.Message{
 		msg("due", ""), msg("failed", ""), msg("head", "k"), msg("second", "k"), msg("third", "k"), msg("poison", ""), msg("done", ""),
 	} {
-		if err := b.store.DeliverTo(b.Context(), topic, to, m); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.store.DeliverTo(b.Context(), topic, to, m))
 	}
-	if err := b.store.DeliverTo(b.Context(), "stock", []store.Subscription{{Consumer: "other"}}, msg("gone", "")); err != nil {
-		b.Fatal(err)
-	}
-	b.exec(`UPDATE once_parked SET priority_class = 'retry', due_at = ` + b.fromNow(time.Hour) + `, attempts = 3, error = 'no answer',
-		first_failed_at = ` + b.fromNow(-time.Hour) + `, last_failed_at = ` + b.fromNow(-time.Minute) + ` WHERE message_id = 'failed'`)
-	b.exec(`UPDATE once_parked SET due_at = ` + b.fromNow(time.Hour) + ` WHERE message_id = 'head'`)
-	b.exec(`UPDATE once_parked SET state = 'quarantined', reason = 'permanent', fingerprint = 'f' WHERE message_id = 'poison'`)
-	b.exec(`UPDATE once_parked SET state = 'resolved', finished_at = ` + b.fromNow(0) + ` WHERE message_id = 'done'`)
-	b.exec(`UPDATE once_parked SET state = 'discarded', finished_at = ` + b.fromNow(0) + ` WHERE message_id = 'gone'`)
+	kit.OK(b, b.store.DeliverTo(b.Context(), "stock", []store.Subscription{{Consumer: "other"}}, msg("gone", "")))
+	b.Exec(`UPDATE once_parked SET priority_class = 'retry', due_at = ` + b.FromNow(time.Hour) + `, attempts = 3, error = 'no answer',
+		first_failed_at = ` + b.FromNow(-time.Hour) + `, last_failed_at = ` + b.FromNow(-time.Minute) + ` WHERE message_id = 'failed'`)
+	b.Exec(`UPDATE once_parked SET due_at = ` + b.FromNow(time.Hour) + ` WHERE message_id = 'head'`)
+	b.Exec(`UPDATE once_parked SET state = 'quarantined', reason = 'permanent', fingerprint = 'f' WHERE message_id = 'poison'`)
+	b.Exec(`UPDATE once_parked SET state = 'resolved', finished_at = ` + b.FromNow(0) + ` WHERE message_id = 'done'`)
+	b.Exec(`UPDATE once_parked SET state = 'discarded', finished_at = ` + b.FromNow(0) + ` WHERE message_id = 'gone'`)
 }
 
 func (b *bench) id(messageID string) int64 {
 	b.Helper()
-	return int64(b.count(`SELECT id FROM once_parked WHERE message_id = $1`, messageID))
+	return int64(b.Number(`SELECT id FROM once_parked WHERE message_id = $1`, messageID))
 }
 
 // states returns the state of each message that the filter selects.
 func (b *bench) states(f operate.Filter) string {
 	b.Helper()
 	page, err := b.messages.List(b.Context(), f)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	all := []string{}
 	for _, m := range page.Rows {
 		all = append(all, m.MessageID+":"+m.State)
@@ -156,9 +110,7 @@ func (b *bench) claim(lease time.Duration) map[string]store.Claimed {
 	claimed, err := b.store.Claim(b.Context(), store.Select{
 		Consumer: consumer, Topic: topic, Owner: "host/1/a", Limit: 10, Lease: lease, Order: store.BlockWhileQuarantined,
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	all := map[string]store.Claimed{}
 	for _, c := range claimed {
 		all[c.Message.UUID] = c
@@ -166,35 +118,12 @@ func (b *bench) claim(lease time.Duration) map[string]store.Claimed {
 	return all
 }
 
-// audits returns the audit rows as lines.
-func (b *bench) audits() (lines []string) {
-	b.Helper()
-	rows, err := b.db.QueryContext(b.Context(), `SELECT actor, action, subject, consumer, message_id, why FROM once_audit ORDER BY id`)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var f [6]string
-		if err := rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4], &f[5]); err != nil {
-			b.Fatal(err)
-		}
-		lines = append(lines, strings.Join(f[:], " | "))
-	}
-	if err := rows.Err(); err != nil {
-		b.Fatal(err)
-	}
-	return lines
-}
-
 // handle passes a message to dedup's middleware, as a delivery to the consumer would,
 // and reports whether the handler was called.
 func (b *bench) handle(m *message.Message, claim *store.Claim, during func()) (called bool) {
 	b.Helper()
-	inbox, err := dedup.New(b.db, dedup.Config{Schema: b.config, Logger: kit.Logger(b.T)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	inbox, err := dedup.New(b.DB, dedup.Config{Schema: b.Config, Logger: kit.Logger(b.T)})
+	kit.OK(b, err)
 	m = m.Copy()
 	m.SetContext(store.WithDelivery(b.Context(), &store.Delivery{Consumer: consumer, Topic: topic, Claim: claim}))
 	_, err = inbox.Middleware(func(*message.Message) ([]*message.Message, error) {

@@ -22,9 +22,7 @@ func TestReplayToAbsentConsumerIsRefused(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *operate.Config) { c.ReplayToAbsent = false })
-		if err := b.handle("payments", message.NewMessage("m1", nil), failing(errHandler)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.handle("payments", message.NewMessage("m1", nil), failing(errHandler)))
 		id := b.list()[0].ID
 		act := operate.Act{Actor: "ann", Why: "mended"}
 		change := func(*message.Message) error { return nil }
@@ -58,13 +56,9 @@ func TestReplayToAbsentConsumerIsRefused(t *testing.T) {
 
 		// The consumer is known: another process ran it, and has stopped.
 		_, err := b.parked.Register(t.Context(), parkedrows.Consumer{Consumer: "payments", Topic: "orders.placed", Owner: "host/1/a"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		query := b.parked.Dialect().SQL(`UPDATE {consumers} SET seen_at = {after $1}`)
-		if _, err := b.ExecContext(t.Context(), query, -(3 * time.Hour).Milliseconds()); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, b, query, -(3 * time.Hour).Milliseconds())
 		refused("long ago", `consumer "payments" on topic "orders.placed" was last seen 3h0m0s ago`)
 		if err := b.store.Replay(t.Context(), act, 99); !errors.Is(err, operate.ErrNotFound) {
 			t.Errorf("of no entry: %v", err)
@@ -74,51 +68,33 @@ func TestReplayToAbsentConsumerIsRefused(t *testing.T) {
 		// until it is handled.
 		replayed := func() []quarantine.Entry {
 			page, err := b.store.Replayed(t.Context(), operate.Filter{Consumer: "payments"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			return page.Rows
 		}
 		if n := len(replayed()); n != 0 {
 			t.Errorf("%d are shown as replayed, and none was", n)
 		}
-		willing, err := quarantine.New(db.DB, operate.Config{Schema: b.config, ReplayToAbsent: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := willing.Replay(t.Context(), act, id); err != nil {
-			t.Fatal(err)
-		}
+		willing, err := quarantine.New(db.DB, operate.Config{Schema: b.Config, ReplayToAbsent: true})
+		kit.OK(t, err)
+		kit.OK(t, willing.Replay(t.Context(), act, id))
 		if all := replayed(); len(all) != 1 || all[0].ID != id || all[0].State != "waiting" || all[0].Replays != 1 {
 			t.Errorf("shown as replayed: %+v", all)
 		}
 
 		// The entry is handled when the consumer runs, and a running consumer accepts
 		// further replays.
-		transport, err := embedded.New(db.DB, embedded.Config{Schema: b.config, Logger: kit.Logger(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		retries, err := retry.New(db.DB, retry.Config{Schema: b.config, PollInterval: 10 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
+		transport, err := embedded.New(db.DB, embedded.Config{Schema: b.Config, Logger: kit.Logger(t)})
+		kit.OK(t, err)
+		retries, err := retry.New(db.DB, retry.Config{Schema: b.Config, PollInterval: 10 * time.Millisecond})
+		kit.OK(t, err)
 		sub := retries.Subscriber("payments", transport.Subscriber())
 		messages, err := sub.Subscribe(context.WithoutCancel(t.Context()), "orders.placed")
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		(<-messages).Ack()
 		kit.Eventually(t, time.Minute, "it is handled", func() bool { return len(replayed()) == 0 })
-		if err := b.handle("payments", message.NewMessage("m2", nil), failing(errHandler)); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.store.Replay(t.Context(), act, b.list()[0].ID); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.handle("payments", message.NewMessage("m2", nil), failing(errHandler)))
+		kit.OK(t, b.store.Replay(t.Context(), act, b.list()[0].ID))
 		(<-messages).Ack()
-		if err := sub.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, sub.Close())
 	})
 }

@@ -21,25 +21,17 @@ import (
 func FuzzImport(f *testing.F) {
 	db := kit.SQLite(f).DB
 	config := schema.Config{Dialect: schema.SQLite}
-	if err := schema.Up(f.Context(), db, config); err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, schema.Up(f.Context(), db, config))
 	store, err := New(db, operate.Config{Schema: config})
-	if err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, err)
 	for id, payload := range map[string]string{"good": "payload", "": "\x00\xff"} {
 		msg := message.NewMessage(id, []byte(payload))
 		delivery := &parkedrows.Delivery{Consumer: "worker", Topic: "topic"}
 		failure := parkedrows.Failure{Err: errors.New("no"), Reason: chain.ReasonPermanent, Attempts: 1}
-		if _, err := store.table.parked.Quarantine(f.Context(), delivery, msg, failure, nil); err != nil {
-			f.Fatal(err)
-		}
+		kit.OK(f, kit.Err(store.table.parked.Quarantine(f.Context(), delivery, msg, failure, nil)))
 	}
 	var exported bytes.Buffer
-	if _, err := store.Export(f.Context(), operate.Filter{}, &exported); err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, kit.Err(store.Export(f.Context(), operate.Filter{}, &exported)))
 	lines := strings.Split(strings.TrimSpace(exported.String()), "\n")
 	good := lines[0]
 	for _, line := range lines {
@@ -58,9 +50,7 @@ func FuzzImport(f *testing.F) {
 		if strings.ContainsAny(line, "\r\n") || strings.TrimSpace(line) == "" {
 			return
 		}
-		if _, err := db.ExecContext(t.Context(), `DELETE FROM once_parked`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `DELETE FROM once_parked`)
 		imported, known, err := store.Import(t.Context(), operate.Act{Actor: "test", Why: "to see"}, strings.NewReader(good+"\n"+line+"\n"))
 		if err != nil {
 			if !strings.Contains(err.Error(), "line 2") {
@@ -69,9 +59,7 @@ func FuzzImport(f *testing.F) {
 			return
 		}
 		entry, err := readLine([]byte(line))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		page, err := store.List(t.Context(), operate.Filter{})
 		if err != nil || len(page.Rows) != imported {
 			t.Fatalf("%d of %d, %v", len(page.Rows), imported, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -66,13 +67,9 @@ func consume(
 
 func (b *bench) consume(consumer string, h message.NoPublishHandlerFunc) {
 	b.Helper()
-	end, err := consume(b.DB, b.config, b.poison, consumer, h)
-	if err != nil {
-		b.Fatal(err)
-	}
+	end, err := consume(b.DB, b.Config, b.poison, consumer, h)
+	kit.OK(b, err)
 	b.Cleanup(func() {
-		if err := end(); err != nil {
-			b.Error(err)
-		}
+		kit.Check(b, end())
 	})
 }

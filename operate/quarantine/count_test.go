@@ -17,9 +17,7 @@ func TestCountCountsWhatListReturns(t *testing.T) {
 		count := func(f operate.Filter) int {
 			t.Helper()
 			n, err := b.store.Count(t.Context(), f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			return n.N
 		}
 		if n := count(operate.Filter{}); n != 0 {
@@ -35,9 +33,7 @@ func TestCountCountsWhatListReturns(t *testing.T) {
 			"text that no column can hold": {Consumer: "a\x00b\xff"}, "none": {Topic: "no such topic"},
 		} {
 			listed, err := b.store.List(t.Context(), f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if n := count(f); n != len(listed.Rows) {
 				t.Errorf("%s: Count returns %d, List %d entries", name, n, len(listed.Rows))
 			}
@@ -50,9 +46,7 @@ func TestCountCountsWhatListReturns(t *testing.T) {
 				t.Errorf("with Limit %d, %d entries are counted, want %d", limit, n, want)
 			}
 		}
-		if err := b.store.Discard(t.Context(), operate.Act{Actor: "ann", Why: "a test"}, all[0].ID); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.store.Discard(t.Context(), operate.Act{Actor: "ann", Why: "a test"}, all[0].ID))
 		if n := count(operate.Filter{}); n != len(all)-1 {
 			t.Errorf("a discarded entry is counted: %d", n)
 		}

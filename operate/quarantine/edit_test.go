@@ -26,9 +26,7 @@ func TestTrap72EditedMessageReplacesTheOldOne(t *testing.T) {
 		b := newBench(t, db, nil)
 		msg := message.NewMessage("m1", []byte("amount=-5"))
 		msg.Metadata = message.Metadata{"raw": "\xff\x00", "once_tenant_id": "acme"}
-		if err := b.handle("payments", msg, failing(errHandler)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.handle("payments", msg, failing(errHandler)))
 		old := b.list()[0]
 		id, err := b.store.Edit(t.Context(), act, old.ID, func(msg *message.Message) error {
 			if msg.UUID == "m1" || string(msg.Payload) != "amount=-5" || msg.Metadata["raw"] != "\xff\x00" {
@@ -37,9 +35,7 @@ func TestTrap72EditedMessageReplacesTheOldOne(t *testing.T) {
 			msg.Payload = []byte("amount=5")
 			return nil
 		}, quarantine.EditOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		edited, err := b.store.Get(t.Context(), id)
 		if err != nil || edited.State != parkedrows.Waiting || edited.EditedFrom != old.ID || edited.Consumer != "payments" ||
 			edited.Topic != old.Topic || edited.Tenant != "acme" || string(edited.Message.Payload) != "amount=5" ||
@@ -50,7 +46,7 @@ func TestTrap72EditedMessageReplacesTheOldOne(t *testing.T) {
 			string(gone.Message.Payload) != "amount=-5" {
 			t.Fatalf("%v, the old one is %+v", err, gone)
 		}
-		lines := b.audit()
+		lines := b.Audits()
 		if len(lines) != 2 || !strings.HasPrefix(lines[0], "ann | edit | ") || !strings.HasPrefix(lines[1], "ann | edited | ") {
 			t.Errorf("audit %q", lines)
 		}
@@ -68,14 +64,10 @@ func TestTrap72EditedMessageReplacesTheOldOne(t *testing.T) {
 			e, err := b.store.Get(t.Context(), id)
 			return err == nil && e.State == parkedrows.Resolved
 		})
-		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: "payments"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.Config, Consumer: "payments"})
+		kit.OK(t, err)
 		late := message.NewMessage("m1", []byte("amount=-5"))
-		if _, err := inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) { return nil, handle(msg) })(late); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) { return nil, handle(msg) })(late)))
 		mu.Lock()
 		defer mu.Unlock()
 		if !slices.Equal(ran, []string{edited.Message.UUID}) {
@@ -93,9 +85,7 @@ func TestEditedMessageMayStayInQuarantine(t *testing.T) {
 			msg.UUID = "m1-mended"
 			return nil
 		}, quarantine.EditOptions{KeepQuarantined: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		left := b.list()
 		if len(left) != 1 || left[0].ID != id || left[0].MessageID != "m1-mended" || left[0].Error != errHandler.Error() ||
 			left[0].FirstFailedAt.IsZero() || left[0].Fingerprint == "" {
@@ -110,9 +100,7 @@ func TestRefusedEditChangesNothing(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1", "m2")
-		if err := b.store.Discard(t.Context(), act, b.list()[1].ID); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.store.Discard(t.Context(), act, b.list()[1].ID))
 		id := b.list()[0].ID
 		rename := func(to string) func(*message.Message) error {
 			return func(msg *message.Message) error { msg.UUID = to; return nil }
@@ -140,8 +128,8 @@ func TestRefusedEditChangesNothing(t *testing.T) {
 				t.Errorf("%s: error %v", name, err)
 			}
 		}
-		if left := b.list(); len(left) != 1 || left[0].MessageID != "m1" || len(b.audit()) != 1 {
-			t.Fatalf("left are %q, audit %q", names(left), b.audit())
+		if left := b.list(); len(left) != 1 || left[0].MessageID != "m1" || len(b.Audits()) != 1 {
+			t.Fatalf("left are %q, audit %q", names(left), b.Audits())
 		}
 	})
 }
@@ -158,19 +146,15 @@ func TestStackOfAPanicIsContent(t *testing.T) {
 			t.Fatal("the entry has no stack")
 		}
 
-		reader, err := quarantine.New(db.DB, operate.Config{Schema: b.config, WithoutContent: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		reader, err := quarantine.New(db.DB, operate.Config{Schema: b.Config, WithoutContent: true})
+		kit.OK(t, err)
 		if page, err := reader.List(t.Context(), operate.Filter{}); err != nil || len(page.Rows) != 1 || page.Rows[0].Stack != "" {
 			t.Errorf("%v, without content: %+v", err, page)
 		}
 
 		keep := quarantine.EditOptions{KeepQuarantined: true}
 		edited, err := b.store.Edit(t.Context(), act, e.ID, func(*message.Message) error { return nil }, keep)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if got, err := b.store.Get(t.Context(), edited); err != nil || got.Stack != e.Stack {
 			t.Errorf("%v, the edited entry has the stack %q", err, got.Stack)
 		}

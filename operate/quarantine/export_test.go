@@ -40,9 +40,7 @@ func TestTrap50ExportIsImportedByteForByte(t *testing.T) {
 		for _, id := range []string{"m1", "", "", nasty, "\xff"} {
 			msg := message.NewMessage(id, []byte(nasty))
 			msg.Metadata = message.Metadata{nasty: nasty, "once_tenant_id": "acme"}
-			if err := b.handle("payments", msg, failing(fmt.Errorf("%s: %w", nasty, errHandler))); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, b.handle("payments", msg, failing(fmt.Errorf("%s: %w", nasty, errHandler))))
 		}
 		b.quarantinePanic("payments", "panicked")
 		b.fill("inventory", 119) // more than one transaction
@@ -78,14 +76,10 @@ func TestTrap50ExportIsImportedByteForByte(t *testing.T) {
 			if want := told(original); strings.Join(told(imported), "\n") != strings.Join(want, "\n") {
 				t.Fatalf("%s: imported\n%s\nwant\n%s", there.Dialect, told(imported)[:5], want[:5])
 			}
-			if n := other.number(`SELECT COUNT(*) FROM once_audit WHERE action = 'import' AND actor = 'ann'`); n != 125 {
-				t.Errorf("%d lines of audit", n)
-			}
+			other.WantNumber(125, `SELECT COUNT(*) FROM once_audit WHERE action = 'import' AND actor = 'ann'`)
 			// Export from the other database, and import into the first one again.
 			var again bytes.Buffer
-			if _, err := other.store.Export(t.Context(), operate.Filter{Consumer: "payments", Limit: 5}, &again); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(other.store.Export(t.Context(), operate.Filter{Consumer: "payments", Limit: 5}, &again)))
 			if got, err := b.importFrom(&again); err != nil || got != (importCounts{Known: 5}) {
 				t.Fatalf("back: %+v, %v", got, err)
 			}
@@ -102,13 +96,9 @@ func TestMessagesWithoutIDAreAllImported(t *testing.T) {
 		for range 2 {
 			b.quarantine("payments", "")
 		}
-		if _, err := db.ExecContext(t.Context(), `UPDATE once_parked SET created_at = (SELECT MIN(created_at) FROM once_parked)`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `UPDATE once_parked SET created_at = (SELECT MIN(created_at) FROM once_parked)`)
 		var file bytes.Buffer
-		if _, err := b.store.Export(t.Context(), operate.Filter{}, &file); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(b.store.Export(t.Context(), operate.Filter{}, &file)))
 		other := newBench(t, kit.SQLite(t), nil)
 		other.quarantine("payments", "another") // another entry, so that the first message gets the ID that the second one had
 		for _, want := range []importCounts{{New: 2}, {Known: 2}} {
@@ -123,9 +113,7 @@ func TestMessagesWithoutIDAreAllImported(t *testing.T) {
 func (b *bench) list2() []quarantine.Entry {
 	b.Helper()
 	page, err := b.store.List(b.Context(), operate.Filter{Limit: 10_000})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return page.Rows
 }
 
@@ -142,9 +130,7 @@ func TestLargeMessagesAreExportedInSmallBatches(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		for _, id := range []string{"m1", "m2", "m3"} {
-			if err := b.handle("payments", message.NewMessage(id, make([]byte, 700<<10)), failing(errHandler)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, b.handle("payments", message.NewMessage(id, make([]byte, 700<<10)), failing(errHandler)))
 		}
 		last := b.list()[2].ID
 		var file bytes.Buffer
@@ -162,9 +148,7 @@ func TestLargeMessagesAreExportedInSmallBatches(t *testing.T) {
 			t.Fatalf("%d exported, %v", n, err)
 		}
 
-		if _, err := db.ExecContext(t.Context(), `DELETE FROM once_parked`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `DELETE FROM once_parked`)
 		lines := bytes.SplitAfter(file.Bytes(), []byte("\n"))
 		before := 0
 		got, err := b.importFrom(io.MultiReader(bytes.NewReader(lines[0]), bytes.NewReader(lines[1]),
@@ -196,27 +180,19 @@ func TestEditedEntryStaysEditedAfterImport(t *testing.T) {
 		b.raw("payments", "odd")
 		_, err := b.store.Edit(t.Context(), act, b.list()[0].ID, func(*message.Message) error { return nil },
 			quarantine.EditOptions{KeepQuarantined: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		b.raw("payments", "raw")
 		for range 2 { // the second time, from the database that imported it
 			var file bytes.Buffer
-			if _, err := b.store.Export(t.Context(), operate.Filter{}, &file); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(b.store.Export(t.Context(), operate.Filter{}, &file)))
 			b = newBench(t, kit.SQLite(t), nil)
-			if _, err := b.importFrom(&file); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(b.importFrom(&file)))
 		}
 		edited, raw := b.list()[0], b.list()[1]
 		if edited.EditedFrom != 0 {
 			t.Errorf("edited from %d, which is another entry here", edited.EditedFrom)
 		}
-		if err := b.store.Replay(t.Context(), act, edited.ID); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, b.store.Replay(t.Context(), act, edited.ID))
 		if err := b.store.Replay(t.Context(), act, raw.ID); !errors.Is(err, quarantine.ErrUndecodable) {
 			t.Errorf("error %v", err)
 		}
@@ -227,12 +203,8 @@ func TestImportRefusesChangedLine(t *testing.T) {
 	b := newBench(t, kit.SQLite(t), nil)
 	b.quarantine("payments", "m1")
 	var file bytes.Buffer
-	if _, err := b.store.Export(t.Context(), operate.Filter{}, &file); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.store.Discard(t.Context(), act, b.list()[0].ID); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(b.store.Export(t.Context(), operate.Filter{}, &file)))
+	kit.OK(t, b.store.Discard(t.Context(), act, b.list()[0].ID))
 	good := strings.TrimSpace(file.String())
 	for name, c := range map[string]struct{ line, text string }{
 		"no JSON":       {"{", "line 2"},

@@ -34,9 +34,7 @@ func TestSQLiteUsesTheIndexOfAFilter(t *testing.T) {
 				id, parent, unused int
 				plan               string
 			)
-			if err := db.QueryRowContext(t.Context(), query, where.Args...).Scan(&id, &parent, &unused, &plan); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, db.QueryRowContext(t.Context(), query, where.Args...).Scan(&id, &parent, &unused, &plan))
 			if !strings.Contains(plan, index) {
 				t.Errorf("%+v: %s, want %s", f, plan, index)
 			}

@@ -17,9 +17,7 @@ func newCountedQuarantine(t *testing.T) (kit.Database, *Entries) {
 	db.SetMaxOpenConns(1)      // RowsRead counts the reads of a single connection
 	newTestTable(t, db)
 	q, err := New(db.DB, operate.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return db, q
 }
 
@@ -31,9 +29,7 @@ func TestFilterReadsOnlyMatchingRows(t *testing.T) {
 	db, q := newCountedQuarantine(t)
 	exec := func(query string) {
 		t.Helper()
-		if _, err := db.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, query)
 	}
 	exec(`ALTER TABLE once_parked SET (autovacuum_enabled = false)`)
 	exec(`ANALYZE once_parked`)
@@ -48,9 +44,7 @@ func TestFilterReadsOnlyMatchingRows(t *testing.T) {
 		       CASE WHEN i > 29990 THEN 'gap' ELSE 'failed' END, now() - (30001 - i) * interval '1 minute'
 		FROM generate_series(1, 30000) AS i`)
 	var late time.Time // time of the first of the last ten entries
-	if err := db.QueryRowContext(t.Context(), `SELECT last_failed_at FROM once_parked WHERE id = 29991`).Scan(&late); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRowContext(t.Context(), `SELECT last_failed_at FROM once_parked WHERE id = 29991`).Scan(&late))
 	for _, known := range []string{"when it was empty", "now"} {
 		for _, of := range []struct {
 			filter operate.Filter
@@ -94,9 +88,7 @@ func TestFilterReadsOnlyMatchingRows(t *testing.T) {
 			if of.filter.Limit > 0 {
 				continue // Limit is the number of entries here, but the groups contain all entries
 			}
-			if _, err := q.Groups(t.Context(), of.filter); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(q.Groups(t.Context(), of.filter)))
 			if rows := kit.RowsRead(t, db, "once_parked") - listed; rows > 200 {
 				t.Errorf("the table was looked at %s: %d rows for the groups of %+v", known, rows, of.filter)
 			}

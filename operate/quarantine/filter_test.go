@@ -42,9 +42,7 @@ func mixed(b *bench) {
 			msg.Metadata.Set("once_tenant_id", e.tenant)
 		}
 		d := &parkedrows.Delivery{Consumer: e.consumer, Topic: e.topic}
-		if _, err := b.parked.Quarantine(b.Context(), d, msg, e.failure, nil); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, kit.Err(b.parked.Quarantine(b.Context(), d, msg, e.failure, nil)))
 		// The times of two entries differ by one second.
 		at := []any{int64(i+1) * 1000, e.consumer, e.id}
 		query := `UPDATE once_parked SET last_failed_at = ?, first_failed_at = ? WHERE consumer = ? AND message_id = ?`
@@ -52,9 +50,7 @@ func mixed(b *bench) {
 			query = `UPDATE once_parked SET last_failed_at = to_timestamp($1::bigint / 1000), first_failed_at = to_timestamp($2::bigint / 1000)
 				WHERE consumer = $3 AND message_id = $4`
 		}
-		if _, err := b.ExecContext(b.Context(), query, at[0], at[0], at[1], at[2]); err != nil {
-			b.Fatal(err)
-		}
+		kit.Exec(b, b, query, at[0], at[0], at[1], at[2])
 	}
 }
 
@@ -177,9 +173,7 @@ func TestGroupsArePagedAndDescribeTheirEntries(t *testing.T) {
 		var paged []string
 		for after := ""; ; {
 			one, err := b.store.Groups(t.Context(), operate.Filter{Limit: 1, AfterGroup: after})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if len(one.Groups) == 0 {
 				break
 			}
@@ -203,8 +197,8 @@ func TestGroupsArePagedAndDescribeTheirEntries(t *testing.T) {
 		if err != nil || len(dry) != 1 || dry[0].Count != 2 {
 			t.Errorf("%v, dry run %+v", err, dry)
 		}
-		if n := len(b.list()); n != 5 || len(b.audit()) != 0 {
-			t.Errorf("%d are left, audit %q", n, b.audit())
+		if n := len(b.list()); n != 5 || len(b.Audits()) != 0 {
+			t.Errorf("%d are left, audit %q", n, b.Audits())
 		}
 	})
 }
@@ -233,12 +227,10 @@ func TestTrap72DiscardMatchingFillsInboxAndAudit(t *testing.T) {
 		if left := b.list(); len(left) != 1 || left[0].Consumer != "inventory" {
 			t.Errorf("left are %q", names(left))
 		}
-		if lines := b.audit(); len(lines) != many {
+		if lines := b.Audits(); len(lines) != many {
 			t.Errorf("%d lines of audit", len(lines))
 		}
-		if tombstones := b.number(`SELECT COUNT(*) FROM once_inbox WHERE consumer = 'payments'`); tombstones != many {
-			t.Errorf("%d tombstones", tombstones)
-		}
+		b.WantNumber(many, `SELECT COUNT(*) FROM once_inbox WHERE consumer = 'payments'`)
 	})
 }
 
@@ -256,9 +248,7 @@ func TestDiscardMatchingSparesLaterEntries(t *testing.T) {
 			trigger = `CREATE FUNCTION failing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN ` + failing + ` RETURN NULL; END $$;
 				CREATE TRIGGER failing AFTER UPDATE ON once_parked FOR EACH ROW WHEN (NEW.state = 'discarded') EXECUTE FUNCTION failing()`
 		}
-		if _, err := db.ExecContext(t.Context(), trigger); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, trigger)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		n, err := b.store.DiscardMatching(ctx, act, operate.Filter{Consumer: "payments"})
@@ -266,13 +256,4 @@ func TestDiscardMatchingSparesLaterEntries(t *testing.T) {
 			t.Fatalf("%d discarded, %d left, %v", n, left, err)
 		}
 	})
-}
-
-// number returns the only number in the result of a query.
-func (b *bench) number(query string) (n int) {
-	b.Helper()
-	if err := b.QueryRowContext(b.Context(), query).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
 }

@@ -22,16 +22,11 @@ func TestBatchOfANewGroupReadsOnlyItsRows(t *testing.T) {
 	for _, query := range []string{
 		`ALTER TABLE once_parked SET (autovacuum_enabled = false)`, fill(`'old' || i % 1000`), `ANALYZE once_parked`, fill(`'new'`),
 	} {
-		if _, err := db.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, query)
 	}
 	where := s.where(operate.Filter{Fingerprint: "new", AfterID: 30000}, parkedrows.Quarantined)
 	query := s.SQL(`SELECT id FROM {parked} WHERE ` + where.String() + ` ORDER BY id LIMIT ` + where.Arg(100))
-	var text []byte
-	if err := db.QueryRowContext(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query, where.Args...).Scan(&text); err != nil {
-		t.Fatal(err)
-	}
+	text := kit.One[[]byte](t, db, `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+query, where.Args...)
 	if pages := kit.PagesRead(t, text); pages > 50 {
 		t.Errorf("%d pages for %s", pages, text)
 	}

@@ -17,7 +17,7 @@ func (b *bench) fillGroup(fingerprint string, entries int) {
 	if b.Dialect != "sqlite" {
 		first, last = `timestamptz '1970-01-01T00:00:01Z'`, `timestamptz '1970-01-01T00:00:02Z'`
 	}
-	b.exec(fmt.Sprintf(`
+	b.Exec(fmt.Sprintf(`
 		WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < %[2]d)
 		INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, reason, fingerprint,
 			first_failed_at, last_failed_at)
@@ -37,9 +37,7 @@ func TestGroupsAreCountedUpToABound(t *testing.T) {
 		say := func(f operate.Filter) (text string) {
 			t.Helper()
 			page, err := b.store.Groups(t.Context(), f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			for _, g := range page.Groups {
 				text += fmt.Sprintf("%s %d %t %v %d %d\n", g.Fingerprint, g.Count, g.More, g.Topics,
 					g.FirstFailedAt.UnixMilli(), g.LastFailedAt.UnixMilli())

@@ -61,9 +61,7 @@ func storeAndSettle(t *testing.T, db kit.Database, order parkedrows.KeyOrder) {
 	hold.Order, hold.Keep, hold.Limit = order, true, 5
 	settle := func(c parkedrows.Claimed) error {
 		var key, n int
-		if _, err := fmt.Sscanf(c.Message.UUID, "%d.%d", &key, &n); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(fmt.Sscanf(c.Message.UUID, "%d.%d", &key, &n)))
 		switch again := seen[c.Message.UUID] > 0; {
 		case rng.IntN(4) == 0:
 			failed = append(failed, c.ID)
@@ -93,34 +91,24 @@ func storeAndSettle(t *testing.T, db kit.Database, order parkedrows.KeyOrder) {
 			}
 			msgs = append(msgs, keyed(fmt.Sprintf("%d.%d", key, n), fmt.Sprint("key", key)))
 		}
-		if err := s.parked.DeliverTo(t.Context(), "t", inOrder, msgs...); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.parked.DeliverTo(t.Context(), "t", inOrder, msgs...))
 		keysAreWhole(t, db)
 		for _, c := range claim(t, s, hold) {
-			if err := settle(c); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, settle(c))
 		}
 		keysAreWhole(t, db)
 		if rng.IntN(3) == 0 {
-			if err := s.replay(t.Context(), act, failed); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, s.replay(t.Context(), act, failed))
 			failed = nil
 			keysAreWhole(t, db)
 		}
 	}
 	for left := -1; left != 0; keysAreWhole(t, db) {
-		if err := s.replay(t.Context(), act, failed); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.replay(t.Context(), act, failed))
 		left, failed = len(failed), nil
 		for _, c := range claim(t, s, hold) {
 			left++
-			if err := settle(c); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, settle(c))
 		}
 	}
 	for key, n := range sent {
@@ -151,9 +139,7 @@ func TestKeyOrderTransactionsWithManyKeysDoNotDeadlock(t *testing.T) {
 					key := rng.IntN(keys) // the other batches contain copies of these messages
 					msgs = append(msgs, keyed(fmt.Sprintf("%d.%d.%d", key, b, rng.IntN(3)), fmt.Sprint(key)))
 				}
-				if err := s.parked.DeliverTo(ctx, "t", inOrder, msgs...); err != nil {
-					t.Error(err)
-				}
+				kit.Check(t, s.parked.DeliverTo(ctx, "t", inOrder, msgs...))
 			}
 		})
 	}
@@ -215,25 +201,15 @@ func TestKeyOrderForcedReplayLosesItsKey(t *testing.T) {
 		s := newTestTable(t, db)
 		hold := selection
 		hold.Order = parkedrows.BlockWhileQuarantined
-		if err := s.parked.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a")); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.parked.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a")))
 		first := claim(t, s, hold)[0]
-		if err := quarantineClaim(t.Context(), s, first.Claim, parkedrows.Failure{Err: errHandler}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, quarantineClaim(t.Context(), s, first.Claim, parkedrows.Failure{Err: errHandler}))
 		act := operate.Act{Actor: "test", Why: "test"}
-		if err := s.replay(t.Context(), act, []int64{first.ID}); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.parked.Resolve(t.Context(), claim(t, s, hold)[0].Claim); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.replay(t.Context(), act, []int64{first.ID}))
+		kit.OK(t, s.parked.Resolve(t.Context(), claim(t, s, hold)[0].Claim))
 		filter := operate.Filter{IDs: []int64{first.ID}}
 		replay, err := s.replays.Start(t.Context(), act, filter, operate.Plan{Force: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if moved, _, err := s.replays.Advance(t.Context(), replay, 10); err != nil || moved != 1 {
 			t.Fatalf("moved %d, %v", moved, err)
 		}
@@ -249,25 +225,17 @@ func TestKeyOrderDiscardDoesNotBlockTheKey(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	s := newTestTable(t, db)
-	if err := s.parked.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, s.parked.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")))
 	sel := selection
 	sel.Order = parkedrows.BlockWhileQuarantined
 	head := claim(t, s, sel)[0].Claim
 	d := &parkedrows.Delivery{Consumer: "c", Topic: "t", Claim: head}
 	failure := parkedrows.Failure{Err: errHandler, Reason: "failed"}
-	if _, err := s.parked.Quarantine(t.Context(), d, keyed("a1", "a"), failure, nil); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(s.parked.Quarantine(t.Context(), d, keyed("a1", "a"), failure, nil)))
 	handler, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = handler.Rollback() }()
-	if _, err := handler.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('a1', 'c', '')`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, handler, `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('a1', 'c', '')`)
 	act := operate.Act{Actor: "ann"}
 	discarded, stored := make(chan error, 1), make(chan error, 1)
 	go func() { discarded <- s.discard(t.Context(), act, []int64{head.ID}) }()
@@ -275,19 +243,13 @@ func TestKeyOrderDiscardDoesNotBlockTheKey(t *testing.T) {
 	go func() { stored <- s.parked.DeliverTo(t.Context(), "t", inOrder, keyed("a2", "a")) }()
 	select {
 	case err := <-stored:
-		if err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, err)
 	case <-time.After(20 * time.Second):
 		t.Error("what comes behind it is not stored")
 	}
-	if err := handler.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, handler.Rollback())
 	if err := <-discarded; !errors.Is(err, operate.ErrClaimed) {
 		t.Errorf("got %v, want ErrClaimed", err)
 	}
-	if err := s.discard(t.Context(), act, []int64{head.ID}); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, s.discard(t.Context(), act, []int64{head.ID}))
 }

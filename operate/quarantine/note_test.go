@@ -19,9 +19,7 @@ func TestTheLatestNoteOnAGroupCounts(t *testing.T) {
 		group := b.list()[0].Fingerprint
 		note := func(text, fingerprint string) {
 			t.Helper()
-			if err := b.store.Note(t.Context(), operate.Act{Actor: "ann", Why: text}, fingerprint); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, b.store.Note(t.Context(), operate.Act{Actor: "ann", Why: text}, fingerprint))
 		}
 		note("the gateway is down, ticket 17", group)
 		note("the gateway is back", group)
@@ -29,9 +27,7 @@ func TestTheLatestNoteOnAGroupCounts(t *testing.T) {
 		note("to be removed", "gone")
 		note("", "gone")
 		notes, err := b.store.Notes(t.Context(), group, "gone", "never")
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if len(notes) != 1 {
 			t.Fatalf("%d notes, want 1: %+v", len(notes), notes)
 		}
@@ -44,13 +40,11 @@ func TestTheLatestNoteOnAGroupCounts(t *testing.T) {
 		if notes[group].At.IsZero() {
 			t.Fatal("notes[group].At is zero")
 		}
-		if got, want := b.audit(), "ann | note | group:"+group+" |  |  | the gateway is back"; !slices.Contains(got, want) {
-			t.Fatalf("b.audit is %q, without %q", got, want)
+		if got, want := b.Audits(), "ann | note | group:"+group+" |  | the gateway is back"; !slices.Contains(got, want) {
+			t.Fatalf("b.Audits is %q, without %q", got, want)
 		}
 		none, err := b.store.Notes(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if len(none) != 0 {
 			t.Fatalf("none is %+v, want none", none)
 		}
@@ -77,14 +71,10 @@ func TestTrendsCountByHour(t *testing.T) {
 				when = `CAST(unixepoch('subsec') * 1000 AS INTEGER) - $1 * 60000`
 			}
 			_, err := db.ExecContext(t.Context(), `UPDATE once_parked SET last_failed_at = `+when+` WHERE message_id = $2`, minutes, id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 		}
 		trends, err := b.store.Trends(t.Context(), operate.Filter{}, group, "never")
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		var want quarantine.Trend
 		want[23], want[22], want[0] = 2, 1, 1
 		if wanted := map[string]quarantine.Trend{group: want}; !maps.Equal(trends, wanted) {
@@ -97,9 +87,7 @@ func TestTrendsCountByHour(t *testing.T) {
 			t.Fatalf("want.Last is %d, want 2", got)
 		}
 		trends, err = b.store.Trends(t.Context(), operate.Filter{Consumer: "mail"}, group, other)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if len(trends) != 1 {
 			t.Fatalf("%d trends, want 1: %v", len(trends), trends)
 		}
@@ -121,16 +109,12 @@ func TestTrendsOfVeryManyEntriesAreLeftOut(t *testing.T) {
 		_, err := db.ExecContext(t.Context(), `INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint,
 				last_failed_at)
 			SELECT 'c', 't', '', '', '', 'quarantined', now(), 'f' || i % 2, `+at+` FROM generate_series(1, $1::int) AS i`, n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 	}
 	trends := func() map[string]quarantine.Trend {
 		t.Helper()
 		found, err := b.store.Trends(t.Context(), operate.Filter{}, "f0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		return found
 	}
 	fill(40_000, `now() - interval '2 days'`)

@@ -21,30 +21,8 @@ var act = operate.Act{Actor: "ann", Why: "stock was corrected"}
 func (b *bench) quarantine(consumer string, ids ...string) {
 	b.Helper()
 	for _, id := range ids {
-		if err := b.handle(consumer, message.NewMessage(id, []byte("body")), failing(errHandler)); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.handle(consumer, message.NewMessage(id, []byte("body")), failing(errHandler)))
 	}
-}
-
-func (b *bench) audit() (lines []string) {
-	b.Helper()
-	rows, err := b.QueryContext(b.Context(), `SELECT actor, action, subject, consumer, message_id, why FROM once_audit ORDER BY id`)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var f [6]string
-		if err := rows.Scan(&f[0], &f[1], &f[2], &f[3], &f[4], &f[5]); err != nil {
-			b.Fatal(err)
-		}
-		lines = append(lines, strings.Join(f[:], " | "))
-	}
-	if err := rows.Err(); err != nil {
-		b.Fatal(err)
-	}
-	return lines
 }
 
 func TestListPagesAndFilters(t *testing.T) {
@@ -76,9 +54,7 @@ func TestTrap53ReplayReturnsToTheConsumerThatFailed(t *testing.T) {
 		b.quarantine("payments", "m1")
 		b.quarantine("inventory", "m1")
 		entry := b.list()[0]
-		if err := b.store.Replay(t.Context(), act, entry.ID); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.store.Replay(t.Context(), act, entry.ID))
 		for want, consumer := range []string{"inventory", "payments"} {
 			claimed, err := b.parked.Claim(t.Context(), parkedrows.Select{
 				Consumer: consumer, Topic: "orders.placed", Owner: "me", Limit: 10, Lease: time.Minute,
@@ -93,7 +69,7 @@ func TestTrap53ReplayReturnsToTheConsumerThatFailed(t *testing.T) {
 			}
 		}
 		want := fmt.Sprintf("ann | replay | parked:%d | payments | m1 | stock was corrected", entry.ID)
-		if lines := b.audit(); len(lines) != 1 || lines[0] != want {
+		if lines := b.Audits(); len(lines) != 1 || lines[0] != want {
 			t.Fatalf("audit is %q, want %q", lines, want)
 		}
 	})
@@ -119,8 +95,8 @@ func TestReplayAndDiscardAreAllOrNothing(t *testing.T) {
 				t.Errorf("%s of nothing is accepted", name)
 			}
 		}
-		if len(b.list()) != 2 || len(b.audit()) != 0 {
-			t.Fatalf("%d in quarantine, audit %q", len(b.list()), b.audit())
+		if len(b.list()) != 2 || len(b.Audits()) != 0 {
+			t.Fatalf("%d in quarantine, audit %q", len(b.list()), b.Audits())
 		}
 	})
 }
@@ -165,8 +141,8 @@ func TestActWithoutAPersonOrAReasonIsRefused(t *testing.T) {
 				t.Errorf(`%s: got %v, want an error with "Why is empty"`, name, err)
 			}
 		}
-		if len(b.list()) != 1 || len(b.audit()) != 0 {
-			t.Errorf("%d in quarantine, audit %q", len(b.list()), b.audit())
+		if len(b.list()) != 1 || len(b.Audits()) != 0 {
+			t.Errorf("%d in quarantine, audit %q", len(b.list()), b.Audits())
 		}
 	})
 }
@@ -177,13 +153,9 @@ func TestRepeatedIDCountsOnce(t *testing.T) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1", "m2")
 		first, second := b.list()[0].ID, b.list()[1].ID
-		if err := b.store.Replay(t.Context(), act, first, first); err != nil {
-			t.Error(err)
-		}
-		if err := b.store.Discard(t.Context(), act, second, second); err != nil {
-			t.Error(err)
-		}
-		if lines := b.audit(); len(lines) != 2 {
+		kit.Check(t, b.store.Replay(t.Context(), act, first, first))
+		kit.Check(t, b.store.Discard(t.Context(), act, second, second))
+		if lines := b.Audits(); len(lines) != 2 {
 			t.Errorf("audit %q", lines)
 		}
 	})
@@ -221,16 +193,12 @@ func TestTrap72DiscardedMessageDoesNotRunAgain(t *testing.T) {
 		b := newBench(t, db, nil)
 		b.quarantine("payments", "m1", "")
 		entries := b.list()
-		if err := b.store.Discard(t.Context(), act, entries[0].ID, entries[1].ID); err != nil {
-			t.Fatal(err)
-		}
-		if len(b.list()) != 0 || len(b.audit()) != 2 {
-			t.Fatalf("%d in quarantine, audit %q", len(b.list()), b.audit())
+		kit.OK(t, b.store.Discard(t.Context(), act, entries[0].ID, entries[1].ID))
+		if len(b.list()) != 0 || len(b.Audits()) != 2 {
+			t.Fatalf("%d in quarantine, audit %q", len(b.list()), b.Audits())
 		}
 		var id, consumer string
-		if err := db.QueryRowContext(t.Context(), `SELECT message_id, consumer FROM once_inbox`).Scan(&id, &consumer); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRowContext(t.Context(), `SELECT message_id, consumer FROM once_inbox`).Scan(&id, &consumer))
 		if id != "m1" || consumer != "payments" {
 			t.Fatalf("the tombstone is for %q of %q", id, consumer)
 		}

@@ -19,23 +19,17 @@ func replaying(t *testing.T, s *table, n int) *rows.Replay {
 	to := &parkedrows.Delivery{Consumer: "c", Topic: "t"}
 	for i := range n {
 		msg := message.NewMessage(fmt.Sprintf("m%d", i+1), nil)
-		if _, err := s.parked.Quarantine(t.Context(), to, msg, parkedrows.Failure{Err: errHandler, Reason: "failed"}, nil); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(s.parked.Quarantine(t.Context(), to, msg, parkedrows.Failure{Err: errHandler, Reason: "failed"}, nil)))
 	}
 	r, err := s.replays.Start(t.Context(), act, operate.Filter{All: true}, operate.Plan{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return r
 }
 
 func look(t *testing.T, s *table, r *rows.Replay) *rows.Replay {
 	t.Helper()
 	r, err := s.replays.Renew(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return r
 }
 
@@ -73,9 +67,7 @@ func settle(t *testing.T, s *table, fail, handle int) (failed []int64) {
 		} else {
 			err = s.parked.Resolve(t.Context(), c.Claim)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 	}
 	return failed
 }
@@ -94,31 +86,19 @@ func TestOutcomesOfAReplayAddUp(t *testing.T) {
 
 		failed := settle(t, s, 4, 3)
 		old, err := s.get(t.Context(), failed[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.edit(t.Context(), act, old, message.NewMessage("edited", nil), false); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.discard(t.Context(), act, failed[1:2]); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.replay(t.Context(), act, failed[2:3]); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
+		kit.OK(t, kit.Err(s.edit(t.Context(), act, old, message.NewMessage("edited", nil), false)))
+		kit.OK(t, s.discard(t.Context(), act, failed[1:2]))
+		kit.OK(t, s.replay(t.Context(), act, failed[2:3]))
 		r = look(t, s, r)
 		stands(t, r, "10 given back: 3 resolved, 4 failed, 3 wait")
-		if err := s.replay(t.Context(), act, failed[3:]); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.replay(t.Context(), act, failed[3:]))
 		settle(t, s, 0, 6) // this also handles the entries that were edited and replayed by hand
 		advance(t, s, r, 2)
 		r = look(t, s, r)
 		stands(t, r, "12 given back: 6 resolved, 4 failed, 2 wait")
 		others, err := s.replays.Get(t.Context(), r.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		stands(t, &rows.Replay{Replay: others}, "12 given back: 6 resolved, 4 failed, 2 wait")
 		settle(t, s, 1, 1)
 		stands(t, look(t, s, r), "12 given back: 7 resolved, 5 failed, 0 wait")
@@ -139,13 +119,9 @@ func TestResumedReplayCountsEarlierEntries(t *testing.T) {
 		stands(t, r, "4 given back: 2 resolved, 1 failed, 1 wait")
 		advance(t, s, r, 4)
 		settle(t, s, 1, 2)
-		if _, err := db.ExecContext(t.Context(), `UPDATE once_replays SET lease_until = started_at`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `UPDATE once_replays SET lease_until = started_at`)
 		resumed, err := s.replays.Restart(t.Context(), act, r.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		resumed = look(t, s, resumed)
 		stands(t, resumed, "8 given back: 4 resolved, 2 failed, 2 wait")
 		advance(t, s, resumed, 4)
@@ -166,18 +142,14 @@ func TestReplayProgressReadsOnlyWaitingEntries(t *testing.T) {
 	s := newTestTable(t, db)
 	exec := func(query string) {
 		t.Helper()
-		if _, err := db.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, query)
 	}
 	exec(`ALTER TABLE once_parked SET (autovacuum_enabled = false)`)
 	exec(`ANALYZE once_parked`)
 	exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
 		SELECT 'c', 't', gen_random_uuid()::text, '', '', 'quarantined', now() FROM generate_series(1, 20000)`)
 	r, err := s.replays.Start(t.Context(), act, operate.Filter{All: true}, operate.Plan{Force: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	exec(`UPDATE once_parked SET replays = 1, replay_id = (SELECT MAX(id) FROM once_replays), finished_at = now(),
 		state = CASE WHEN id <= 20 THEN 'waiting' WHEN id % 3 = 0 THEN 'quarantined' ELSE 'resolved' END
 		WHERE id <= 10000`)

@@ -118,22 +118,18 @@ func TestTrap52KilledReplayIsResumed(t *testing.T) {
 			all = 1000 // SQLite handles one message at a time
 		}
 		b.importMany(all)
-		if _, err := db.ExecContext(t.Context(), `CREATE TABLE effects (message_id text NOT NULL)`); err != nil {
-			t.Fatal(err)
-		}
-		effects := func() int { return b.number(`SELECT COUNT(*) FROM effects`) }
+		kit.Exec(t, db, `CREATE TABLE effects (message_id text NOT NULL)`)
+		effects := func() int { return b.Number(`SELECT COUNT(*) FROM effects`) }
 
 		for _, enough := range []int{5, all / 4, all * 6 / 10} { // the first process is killed during the canary
 			p, ended := startConsumer(t, db, enough+all/10-effects()) // the limit prevents that it finishes before it is killed
 			waitFor(t, func() bool { return effects() >= enough })
-			if err := p.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, p.Process.Kill())
 			if <-ended; p.ProcessState.Success() {
 				t.Fatal("it had finished before it was killed")
 			}
 		}
-		if left := b.number(`SELECT COUNT(*) FROM once_parked WHERE state = 'quarantined'`); left == 0 || left == all {
+		if left := b.Number(`SELECT COUNT(*) FROM once_parked WHERE state = 'quarantined'`); left == 0 || left == all {
 			t.Fatalf("%d are left, which is not the middle", left)
 		}
 		p, ended := startConsumer(t, db, 2*all)
@@ -141,7 +137,7 @@ func TestTrap52KilledReplayIsResumed(t *testing.T) {
 			t.Fatal(p.ProcessState)
 		}
 
-		if n, ids := effects(), b.number(`SELECT COUNT(DISTINCT message_id) FROM effects`); n != all || ids != all {
+		if n, ids := effects(), b.Number(`SELECT COUNT(DISTINCT message_id) FROM effects`); n != all || ids != all {
 			t.Errorf("%d effects of %d messages, want %d", n, ids, all)
 		}
 		replays, err := b.store.Replays(t.Context(), 0)
@@ -163,7 +159,7 @@ func TestTrap52KilledReplayIsResumed(t *testing.T) {
 			"entries in all":        {`SELECT COUNT(*) FROM once_parked`, all},
 			"rows of the inbox":     {`SELECT COUNT(*) FROM once_inbox`, all},
 		} {
-			if n := b.number(c.query); n != c.want {
+			if n := b.Number(c.query); n != c.want {
 				t.Errorf("%d %s, want %d", n, what, c.want)
 			}
 		}

@@ -18,15 +18,11 @@ func TestTrap72ReplayOfHandledMessagesNeedsForce(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
 		b.fill("payments", 2)
-		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config, Consumer: "payments"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.Config, Consumer: "payments"})
+		kit.OK(t, err)
 		c := &counted{}
 		done := inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) { return nil, c.handle(msg) })
-		if _, err := done(message.NewMessage("payments-0000", []byte("body"))); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(done(message.NewMessage("payments-0000", []byte("body")))))
 		ids := []int64{b.list()[0].ID}
 		b.consume("payments", c.handle)
 		for i, step := range []struct {

@@ -33,24 +33,16 @@ func discardDuringReplay(t *testing.T, table string) {
 	s := newTestTable(t, db)
 	to := &parkedrows.Delivery{Consumer: "c", Topic: "t"}
 	failure := parkedrows.Failure{Err: errHandler, Reason: "failed"}
-	if _, err := s.parked.Quarantine(t.Context(), to, message.NewMessage("m1", nil), failure, nil); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(s.parked.Quarantine(t.Context(), to, message.NewMessage("m1", nil), failure, nil)))
 	replay, err := s.replays.Start(t.Context(), operate.Act{Actor: "test"}, operate.Filter{All: true}, operate.Plan{Force: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 
 	// This transaction does the same as Discard. The replay reaches the inbox in the
 	// middle of the transaction.
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(t.Context(), `LOCK TABLE `+table); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, tx, `LOCK TABLE `+table)
 	advanced := make(chan error, 1)
 	go func() {
 		_, _, err := s.replays.Advance(t.Context(), replay, 10)
@@ -58,11 +50,8 @@ func discardDuringReplay(t *testing.T, table string) {
 	}()
 	kit.Eventually(t, 20*time.Second, "the replay waits", func() bool {
 		var waiting bool
-		err := db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
-			WHERE NOT granted AND datname = current_database())`).Scan(&waiting)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+			WHERE NOT granted AND datname = current_database())`).Scan(&waiting))
 		return waiting
 	})
 	end := tx.Commit
@@ -70,15 +59,10 @@ func discardDuringReplay(t *testing.T, table string) {
 		INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', 'c', '')`); err != nil {
 		end = tx.Rollback // the replay has locked the entry, so it is not discarded
 	}
-	if err := errors.Join(end(), <-advanced); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, errors.Join(end(), <-advanced))
 	var state string
 	var known bool
-	err = db.QueryRowContext(t.Context(), `SELECT state, EXISTS (SELECT 1 FROM once_inbox) FROM once_parked`).Scan(&state, &known)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRowContext(t.Context(), `SELECT state, EXISTS (SELECT 1 FROM once_inbox) FROM once_parked`).Scan(&state, &known))
 	if state == parkedrows.Discarded && !known {
 		t.Error("it is discarded, and a late copy of it would run")
 	}
@@ -93,46 +77,31 @@ func TestTrap52LeaseThatEndsDuringALockWaitIsNotExtended(t *testing.T) {
 	s := newTestTable(t, db)
 	to := &parkedrows.Delivery{Consumer: "c", Topic: "t"}
 	failure := parkedrows.Failure{Err: errHandler, Reason: "failed"}
-	if _, err := s.parked.Quarantine(t.Context(), to, message.NewMessage("m1", nil), failure, nil); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(s.parked.Quarantine(t.Context(), to, message.NewMessage("m1", nil), failure, nil)))
 	replay, err := s.replays.Start(t.Context(), operate.Act{Actor: "test"}, operate.Filter{All: true}, operate.Plan{})
 	if err != nil || replay.ID == 0 { // a replay of nothing has no row and no lease
 		t.Fatalf("%v, replay %d", err, replay.ID)
 	}
 	other, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = other.Rollback() }()
-	if _, err := other.ExecContext(t.Context(), `LOCK TABLE once_replays IN SHARE ROW EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, other, `LOCK TABLE once_replays IN SHARE ROW EXCLUSIVE MODE`)
 	advanced := make(chan error, 1)
 	go func() {
 		_, _, err := s.replays.Advance(t.Context(), replay, 10)
 		advanced <- err
 	}()
 	kit.Eventually(t, 20*time.Second, "it waits", func() (waits bool) {
-		err := db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT 1 FROM pg_locks
-			WHERE NOT granted AND relation = 'once_replays'::regclass)`).Scan(&waits)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT 1 FROM pg_locks
+			WHERE NOT granted AND relation = 'once_replays'::regclass)`).Scan(&waits))
 		return waits
 	})
-	if _, err := other.ExecContext(t.Context(), `UPDATE once_replays SET lease_until = clock_timestamp()`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := other.ExecContext(t.Context(), `
+	kit.Exec(t, other, `UPDATE once_replays SET lease_until = clock_timestamp()`)
+	kit.Exec(t, other, `
 		INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
 		SELECT consumer, filter, plan, actor, why, state, total, until_id, 'another', clock_timestamp() + interval '1 hour'
-		FROM once_replays`); err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Commit(); err != nil {
-		t.Fatal(err)
-	}
+		FROM once_replays`)
+	kit.OK(t, other.Commit())
 	if err := <-advanced; !errors.Is(err, operate.ErrReplayLost) {
 		t.Errorf("two replays of a consumer run: %v", err)
 	}
@@ -145,13 +114,9 @@ func TestReplayIsReadAfterItsContextHasEnded(t *testing.T) {
 		s := newTestTable(t, db)
 		to := &parkedrows.Delivery{Consumer: "c", Topic: "t"}
 		failure := parkedrows.Failure{Err: errHandler, Reason: "failed"}
-		if _, err := s.parked.Quarantine(t.Context(), to, message.NewMessage("m1", nil), failure, nil); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(s.parked.Quarantine(t.Context(), to, message.NewMessage("m1", nil), failure, nil)))
 		r, err := s.replays.Start(t.Context(), operate.Act{Actor: "test"}, operate.Filter{All: true}, operate.Plan{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		if r, err = s.replays.Reload(ended, r); err != nil || r.State != operate.ReplayRunning {

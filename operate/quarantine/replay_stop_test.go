@@ -15,23 +15,14 @@ import (
 
 var bob = operate.Act{Actor: "bob", Why: "the gateway is down again"}
 
-func (b *bench) exec(query string) {
-	b.Helper()
-	if _, err := b.ExecContext(b.Context(), query); err != nil {
-		b.Fatal(err)
-	}
-}
-
 // another returns a second Quarantine for the same database, as another process would
 // have it.
 func (b *bench) another() *quarantine.Entries {
 	b.Helper()
 	other, err := quarantine.New(b.DB, operate.Config{
-		Schema: b.config, ReplayToAbsent: true, ReplayLease: time.Second,
+		Schema: b.Config, ReplayToAbsent: true, ReplayLease: time.Second,
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return other
 }
 
@@ -60,7 +51,7 @@ func TestAnotherProcessStopsAReplay(t *testing.T) {
 			r.Changed != atStop.Changed || atStop.State != operate.ReplayStopped {
 			t.Fatalf("%s after %s; %+v", counts(r.Report), counts(atStop.Report), r)
 		}
-		if n := b.number(`SELECT COUNT(*) FROM once_audit
+		if n := b.Number(`SELECT COUNT(*) FROM once_audit
 			WHERE action = 'stop' AND actor = 'bob' AND consumer = 'payments' AND replay_id = 1`); n != 1 {
 			t.Errorf("%d lines of audit of the stop", n)
 		}
@@ -69,7 +60,7 @@ func TestAnotherProcessStopsAReplay(t *testing.T) {
 		if again, err := b.store.StopReplay(t.Context(), act, r.ID); err != nil || again.StopReason != r.StopReason {
 			t.Errorf("%v, %+v", err, again)
 		}
-		b.exec(`UPDATE once_replays SET plan = '{"window":100}'`) // without the rate
+		b.Exec(`UPDATE once_replays SET plan = '{"window":100}'`) // without the rate
 		r, err = b.another().Resume(t.Context(), act, r.ID, nil)
 		if err != nil || counts(r.Report) != "finished: 8 of 8 replayed, 8 resolved, 0 failed, 0 waiting" || c.total() != 8 {
 			t.Fatalf("%v, %s", err, counts(r.Report))
@@ -97,10 +88,10 @@ func TestAbandonedReplayIsStopped(t *testing.T) {
 			if db.Dialect == "sqlite" {
 				until = fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d * 3600000`, lease)
 			}
-			b.exec(`DELETE FROM once_replays`)
-			b.exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
+			b.Exec(`DELETE FROM once_replays`)
+			b.Exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
 				VALUES ('payments', '{"consumer":"payments"}', '{}', 'ann', '', 'running', 3, 3, 'gone', ` + until + `)`)
-			id := int64(b.number(`SELECT MAX(id) FROM once_replays`))
+			id := int64(b.Number(`SELECT MAX(id) FROM once_replays`))
 			r, err := b.store.StopReplay(t.Context(), bob, id)
 			if err != nil || counts(r.Report) != "stopped: 0 of 3 replayed, 0 resolved, 0 failed, 0 waiting" {
 				t.Fatalf("%s: %v, %s", name, err, counts(r.Report))
@@ -159,7 +150,7 @@ func TestInterruptedReplayIsInTheAuditLog(t *testing.T) {
 			r.StopReason != "interrupted: the service stops" {
 			t.Fatalf("%v, %+v", err, r)
 		}
-		if n := b.number(`SELECT COUNT(*) FROM once_audit
+		if n := b.Number(`SELECT COUNT(*) FROM once_audit
 			WHERE action = 'pause' AND actor = 'bob' AND consumer = 'payments' AND subject = 'replay:1' AND replay_id = 1
 			  AND why = 'interrupted: the service stops; reason of the replay: the gateway is down again'`); n != 1 {
 			t.Errorf("%d lines of audit of the pause", n)

@@ -73,9 +73,7 @@ func TestReplayMatchingEndsWhenAllAreSettled(t *testing.T) {
 		r, err := b.store.ReplayMatching(t.Context(), act, operate.Filter{Consumer: "payments"}, operate.Plan{
 			Canary: 2, Window: 3, Progress: func(r operate.Report) { seen = append(seen, r) },
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if got := counts(r.Report); got != "finished: 12 of 12 replayed, 11 resolved, 1 failed, 0 waiting" {
 			t.Error(got)
 		}
@@ -90,13 +88,9 @@ func TestReplayMatchingEndsWhenAllAreSettled(t *testing.T) {
 		if c.total() != 12 || len(b.list()) != 3 {
 			t.Errorf("%d calls, in quarantine are %q", c.total(), names(b.list()))
 		}
-		if n := b.number(fmt.Sprintf(`SELECT COUNT(*) FROM once_audit WHERE action = 'replay' AND replay_id = %d`, r.ID)); n != 12 {
-			t.Errorf("%d lines of audit", n)
-		}
+		b.WantNumber(12, fmt.Sprintf(`SELECT COUNT(*) FROM once_audit WHERE action = 'replay' AND replay_id = %d`, r.ID))
 		// The finished replay keeps its counts, whatever happens to its messages later.
-		if err := b.store.Discard(t.Context(), act, b.list()[0].ID); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.store.Discard(t.Context(), act, b.list()[0].ID))
 		if again, err := b.store.ReplayOf(t.Context(), r.ID); err != nil || counts(again.Report) != counts(r.Report) || again.Actor != "ann" ||
 			again.Filter.Consumer != "payments" || again.Plan.Canary != 2 || again.EndedAt.IsZero() {
 			t.Errorf("%v, kept is %+v", err, again)
@@ -135,9 +129,7 @@ func TestProgressIsCalledAfterChanges(t *testing.T) {
 				lines = append(lines, line)
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if seconds := int(time.Since(began) / time.Second); len(lines) < 3 || again > seconds+1 {
 			t.Errorf("told in %d s: %q", seconds, lines)
 		}
@@ -163,11 +155,11 @@ func TestFailedCanaryStopsTheReplay(t *testing.T) {
 		if err != nil || counts(r.Report) != "finished: 20 of 20 replayed, 19 resolved, 1 failed, 0 waiting" || c.total() != 20 {
 			t.Fatalf("%v, %s, %d calls", err, counts(r.Report), c.total())
 		}
-		if n := b.number(`SELECT COUNT(*) FROM once_audit WHERE action = 'resume' AND actor = 'bob'`); n != 1 {
+		if n := b.Number(`SELECT COUNT(*) FROM once_audit WHERE action = 'resume' AND actor = 'bob'`); n != 1 {
 			t.Errorf("%d lines of audit of the resume", n)
 		}
 		const replayed = `SELECT COUNT(*) FROM once_audit WHERE action = 'replay' AND actor = `
-		if ann, bob := b.number(replayed+`'ann'`), b.number(replayed+`'bob' AND why = 'only this one'`); ann != 3 || bob != 17 {
+		if ann, bob := b.Number(replayed+`'ann'`), b.Number(replayed+`'bob' AND why = 'only this one'`); ann != 3 || bob != 17 {
 			t.Errorf("by the audit ann has replayed %d, and bob %d", ann, bob)
 		}
 	})
@@ -209,18 +201,14 @@ func TestReplayContinuesAfterABusyDatabase(t *testing.T) {
 	b := newBench(t, kit.SQLite(t), nil)
 	b.fill("payments", 3)
 	impatient, err := sql.Open("sqlite", strings.Replace(b.DSN, "busy_timeout(10000)", "busy_timeout(20)", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = impatient.Close() }()
 	var timeout int
 	if err := impatient.QueryRowContext(t.Context(), `PRAGMA busy_timeout`).Scan(&timeout); err != nil || timeout != 20 {
 		t.Fatalf("%v, the timeout is %d", err, timeout)
 	}
-	store, err := quarantine.New(impatient, operate.Config{Schema: b.config, ReplayToAbsent: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store, err := quarantine.New(impatient, operate.Config{Schema: b.Config, ReplayToAbsent: true})
+	kit.OK(t, err)
 	b.consume("payments", (&counted{}).handle)
 	var hold sync.Once
 	var freed atomic.Bool
@@ -311,9 +299,7 @@ func TestReplayByInvalidText(t *testing.T) {
 		const tenant = "\xff\xfe\x00"
 		msg := message.NewMessage("m1", nil)
 		msg.Metadata.Set("once_tenant_id", tenant)
-		if err := b.handle("payments", msg, failing(errHandler)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.handle("payments", msg, failing(errHandler)))
 		b.consume("payments", (&counted{}).handle)
 		r, err := b.store.ReplayMatching(t.Context(), act, operate.Filter{Tenant: tenant}, operate.Plan{})
 		if err != nil || counts(r.Report) != "finished: 1 of 1 replayed, 1 resolved, 0 failed, 0 waiting" {

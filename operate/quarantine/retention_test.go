@@ -16,16 +16,12 @@ func TestTrap36RetentionKeepsEntriesOfUnfinishedReplay(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, nil)
-		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		inbox, err := dedup.New(db.DB, dedup.Config{Schema: b.Config})
+		kit.OK(t, err)
 		sweep := func(want int64) {
 			t.Helper()
 			longAgo := b.parked.Dialect().SQL(`UPDATE {parked} SET finished_at = {after $1} WHERE state = 'resolved'`)
-			if _, err := db.ExecContext(t.Context(), longAgo, -(365 * 24 * time.Hour).Milliseconds()); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, longAgo, -(365 * 24 * time.Hour).Milliseconds())
 			if n, err := inbox.Sweep(t.Context()); err != nil || n != want {
 				t.Fatalf("%d rows were removed, want %d, %v", n, want, err)
 			}
@@ -50,9 +46,8 @@ func TestTrap36RetentionKeepsEntriesOfUnfinishedReplay(t *testing.T) {
 		sweep(0)
 		replayIs(r, stopped)
 
-		if r, err = b.store.Resume(t.Context(), act, r.ID, nil); err != nil {
-			t.Fatal(err)
-		}
+		r, err = b.store.Resume(t.Context(), act, r.ID, nil)
+		kit.OK(t, err)
 		const finished = "finished: 8 of 8 replayed, 7 resolved, 1 failed, 0 waiting"
 		replayIs(r, finished)
 		sweep(7)

@@ -35,9 +35,7 @@ func TestTrap20ClaimsFindEveryWaitingRow(t *testing.T) {
 			s.replay(t.Context(), act, []int64{byID["replayed"].ID}),
 			s.discard(t.Context(), act, []int64{byID["discarded"].ID}),
 		} {
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 		}
 		found := map[string]bool{}
 		kit.Eventually(t, 30*time.Second, "all waiting rows are claimed", func() bool {
@@ -64,15 +62,9 @@ func TestReplayedRowIsKeptWhenResolved(t *testing.T) {
 		s := newTestTable(t, db)
 		deliver(t, s, "m1")
 		c := claim(t, s, selection)[0]
-		if err := quarantineClaim(t.Context(), s, c.Claim, parkedrows.Failure{Err: errHandler, Reason: "exhausted"}); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.replay(t.Context(), operate.Act{Actor: "ann"}, []int64{c.ID}); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.parked.Resolve(t.Context(), claim(t, s, selection)[0].Claim); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, quarantineClaim(t.Context(), s, c.Claim, parkedrows.Failure{Err: errHandler, Reason: "exhausted"}))
+		kit.OK(t, s.replay(t.Context(), operate.Act{Actor: "ann"}, []int64{c.ID}))
+		kit.OK(t, s.parked.Resolve(t.Context(), claim(t, s, selection)[0].Claim))
 		deliver(t, s, "m1")
 		entries := rows.Parked(t, s.parked)
 		if len(entries) != 1 || entries[0].State != parkedrows.Resolved || entries[0].PriorityClass != "replay" ||
@@ -92,15 +84,11 @@ func TestTrap48QuarantinedClaimIsNoCrash(t *testing.T) {
 			t.Helper()
 			c := claim(t, s, sel)[0]
 			failure := parkedrows.Failure{Err: errHandler}
-			if err := quarantineClaim(t.Context(), s, c.Claim, failure); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, quarantineClaim(t.Context(), s, c.Claim, failure))
 			if e, err := s.get(t.Context(), c.ID); err != nil || e.Crashes != crashes {
 				t.Fatalf("%v, %d crashes, want %d", err, e.Crashes, crashes)
 			}
-			if err := s.replay(t.Context(), operate.Act{Actor: "test"}, []int64{c.ID}); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, s.replay(t.Context(), operate.Act{Actor: "test"}, []int64{c.ID}))
 		}
 		quarantine(selection, 0)
 		short := selection

@@ -19,10 +19,8 @@ import (
 var errHandler = errors.New("handler failed")
 
 type bench struct {
-	*testing.T
-	kit.Database
+	*kit.Bench
 
-	config schema.Config
 	store  *quarantine.Entries
 	poison *poison.Store
 	parked *parkedrows.Store
@@ -30,25 +28,19 @@ type bench struct {
 
 func newBench(t *testing.T, db kit.Database, change func(*operate.Config)) *bench {
 	t.Helper()
-	b := &bench{T: t, Database: db, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
-		t.Fatal(err)
-	}
-	config := operate.Config{Schema: b.config, ReplayToAbsent: true}
+	b := &bench{Bench: kit.NewBench(t, db, schema.Config{})}
+	config := operate.Config{Schema: b.Config, ReplayToAbsent: true}
 	if change != nil {
 		change(&config)
 	}
 	var err error
-	if b.store, err = quarantine.New(db.DB, config); err != nil {
-		t.Fatal(err)
-	}
-	middleware := poison.Config{Schema: b.config, UnackedWait: 100 * time.Millisecond, Logger: kit.Logger(t)}
-	if b.poison, err = poison.New(db.DB, middleware); err != nil {
-		t.Fatal(err)
-	}
-	if b.parked, err = parkedrows.NewStore(db.DB, b.config); err != nil {
-		t.Fatal(err)
-	}
+	b.store, err = quarantine.New(db.DB, config)
+	kit.OK(t, err)
+	middleware := poison.Config{Schema: b.Config, UnackedWait: 100 * time.Millisecond, Logger: kit.Logger(t)}
+	b.poison, err = poison.New(db.DB, middleware)
+	kit.OK(t, err)
+	b.parked, err = parkedrows.NewStore(db.DB, b.Config)
+	kit.OK(t, err)
 	return b
 }
 
@@ -64,17 +56,13 @@ func (b *bench) handle(consumer string, msg *message.Message, h message.HandlerF
 func (b *bench) quarantinePanic(consumer, id string) {
 	b.Helper()
 	h := func(*message.Message) ([]*message.Message, error) { panic("boom") }
-	if err := b.handle(consumer, message.NewMessage(id, nil), h); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, b.handle(consumer, message.NewMessage(id, nil), h))
 }
 
 func (b *bench) list() []quarantine.Entry {
 	b.Helper()
 	page, err := b.store.List(b.Context(), operate.Filter{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return page.Rows
 }
 

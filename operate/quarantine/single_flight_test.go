@@ -111,15 +111,13 @@ func TestTrap52ReplayOutlivesItsLease(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		first, ended := b.begin(ctx, "payments")
-		if _, err := db.ExecContext(t.Context(), `CREATE TABLE began AS SELECT lease_until AS at FROM once_replays`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `CREATE TABLE began AS SELECT lease_until AS at FROM once_replays`)
 		later := `at + interval '2 seconds'`
 		if db.Dialect == "sqlite" {
 			later = `at + 2000`
 		}
 		b.eventually("it has its lease for two more of them", func() bool {
-			return b.number(`SELECT COUNT(*) FROM once_replays, began WHERE replayed = 1 AND lease_until > `+later) == 1
+			return b.Number(`SELECT COUNT(*) FROM once_replays, began WHERE replayed = 1 AND lease_until > `+later) == 1
 		})
 		cancel()
 		b.paused(first.ID, ended)
@@ -169,15 +167,11 @@ func TestTrap52NewReplayWaitsForUncommittedOne(t *testing.T) {
 	b := newBench(t, kit.Postgres(t), nil) // SQLite has only one writer at a time
 	b.fill("payments", 1)
 	tx, err := b.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(t.Context(), `INSERT INTO once_replays
+	kit.Exec(t, tx, `INSERT INTO once_replays
 		(consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
-		VALUES ('payments', '{}', '{}', 'bob', '', 'running', 1, 1, 'his', now() + interval '1 hour')`); err != nil {
-		t.Fatal(err)
-	}
+		VALUES ('payments', '{}', '{}', 'bob', '', 'running', 1, 1, 'his', now() + interval '1 hour')`)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -188,14 +182,12 @@ func TestTrap52NewReplayWaitsForUncommittedOne(t *testing.T) {
 		ended <- err
 	}()
 	kit.Eventually(t, 20*time.Second, "it waits or begins", func() bool {
-		return begun.Load() || b.number(`SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND relation = 'once_replays'::regclass`) > 0
+		return begun.Load() || b.Number(`SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND relation = 'once_replays'::regclass`) > 0
 	})
 	if begun.Load() {
 		t.Fatal("it began beside the other one")
 	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tx.Commit())
 	if err := <-ended; !errors.Is(err, operate.ErrReplayRunning) {
 		t.Fatalf("error %v", err)
 	}
@@ -206,30 +198,22 @@ func TestCountingEntriesDelaysNoOtherReplay(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
 	tx, err := b.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(t.Context(), `LOCK TABLE once_parked`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, tx, `LOCK TABLE once_parked`)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := b.store.ReplayMatching(t.Context(), act, operate.Filter{Consumer: "payments"}, operate.Plan{})
 		ended <- err
 	}()
 	b.eventually("it counts", func() bool {
-		return b.number(`SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND relation = 'once_parked'::regclass`) == 1
+		return b.Number(`SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND relation = 'once_parked'::regclass`) == 1
 	})
-	if n := b.number(`SELECT COUNT(*) FROM pg_locks WHERE relation = 'once_replays'::regclass AND mode <> 'AccessShareLock'`); n != 0 {
+	if n := b.Number(`SELECT COUNT(*) FROM pg_locks WHERE relation = 'once_replays'::regclass AND mode <> 'AccessShareLock'`); n != 0 {
 		t.Error("nobody can renew a lease meanwhile")
 	}
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tx.Rollback())
+	kit.OK(t, <-ended)
 }
 
 // A replay takes its lease again after the lease has ended, unless another replay has
@@ -245,9 +229,7 @@ func TestTrap52ReplayEndsWithItsLease(t *testing.T) {
 			past = "0"
 		}
 		lapse := func() {
-			if _, err := db.ExecContext(t.Context(), `UPDATE once_replays SET lease_until = `+past); err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, kit.Err(db.ExecContext(t.Context(), `UPDATE once_replays SET lease_until = `+past)))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

@@ -26,31 +26,23 @@ var (
 func newTestTable(t *testing.T, db kit.Database) *table {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	entries, err := New(db.DB, operate.Config{Schema: config, ReplayLease: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return entries.table
 }
 
 func deliver(t *testing.T, s *table, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		if err := s.parked.Deliver(t.Context(), "t", []string{"c"}, message.NewMessage(id, nil)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.parked.Deliver(t.Context(), "t", []string{"c"}, message.NewMessage(id, nil)))
 	}
 }
 
 func claim(t *testing.T, s *table, sel parkedrows.Select) []parkedrows.Claimed {
 	t.Helper()
 	claimed, err := s.parked.Claim(t.Context(), sel)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return claimed
 }
 
@@ -70,10 +62,7 @@ func keyed(id, key string) *message.Message {
 // waitingForLocks returns the number of statements that wait for a lock.
 func waitingForLocks(t *testing.T, db kit.Database) (n int) {
 	t.Helper()
-	err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
-		WHERE NOT granted AND datname = current_database()`).Scan(&n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+		WHERE NOT granted AND datname = current_database()`).Scan(&n))
 	return n
 }

@@ -27,9 +27,7 @@ func (b *bench) raw(consumer, id string) {
 		b.Error("the handler saw it")
 		return nil, nil
 	}
-	if err := b.handle(consumer, msg, never); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, b.handle(consumer, msg, never))
 }
 
 // No handler may get the raw form, neither from the transport nor by a replay. The
@@ -47,8 +45,8 @@ func TestTrap41UndecodableMessageIsNotReplayed(t *testing.T) {
 		if err := b.store.Replay(t.Context(), act, fine.ID, odd.ID); !errors.Is(err, quarantine.ErrUndecodable) {
 			t.Fatalf("error %v", err)
 		}
-		if left := b.list(); len(left) != 2 || left[0].Replays+left[1].Replays != 0 || len(b.audit()) != 0 {
-			t.Fatalf("in quarantine are %+v, audit %q", left, b.audit())
+		if left := b.list(); len(left) != 2 || left[0].Replays+left[1].Replays != 0 || len(b.Audits()) != 0 {
+			t.Fatalf("in quarantine are %+v, audit %q", left, b.Audits())
 		}
 
 		c := &counted{}
@@ -65,12 +63,8 @@ func TestTrap41UndecodableMessageIsNotReplayed(t *testing.T) {
 
 		read := func(msg *message.Message) error { msg.UUID = "mended"; return nil }
 		edited, err := b.store.Edit(t.Context(), act, odd.ID, read, quarantine.EditOptions{KeepQuarantined: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := b.store.Replay(t.Context(), act, edited); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
+		kit.OK(t, b.store.Replay(t.Context(), act, edited))
 		kit.Eventually(t, 20*time.Second, "the edited message is done", func() bool {
 			e, err := b.store.Get(t.Context(), edited)
 			return err == nil && e.State == parkedrows.Resolved
@@ -94,9 +88,7 @@ func TestDecodedCopyReplacesUndecodableOne(t *testing.T) {
 			return msg
 		}
 		b.raw("payments", "m1")
-		if err := b.handle("payments", good(), failing(errHandler)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.handle("payments", good(), failing(errHandler)))
 		e := b.list()[0]
 		if e.Reason != poison.ReasonFailed || e.Attempts != 2 || e.Message.Metadata.Get("form") != "read" {
 			t.Fatalf("%+v with %v", e, e.Message.Metadata)
@@ -107,9 +99,7 @@ func TestDecodedCopyReplacesUndecodableOne(t *testing.T) {
 		}
 
 		waits := &parkedrows.Delivery{Consumer: "inventory", Topic: "orders.placed"}
-		if err := b.parked.Park(t.Context(), waits, good(), parkedrows.Failure{}, time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, b.parked.Park(t.Context(), waits, good(), parkedrows.Failure{}, time.Hour))
 		b.raw("inventory", "m1")
 		var all []rows.Row
 		for _, row := range rows.Parked(t, b.parked) {

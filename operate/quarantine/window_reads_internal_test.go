@@ -29,9 +29,7 @@ func TestSearchesWithSeveralConditionsReadABoundedNumberOfRows(t *testing.T) {
 	db, q := newCountedQuarantine(t)
 	exec := func(query string, args ...any) {
 		t.Helper()
-		if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, query, args...)
 	}
 	exec(`ALTER TABLE once_parked SET (autovacuum_enabled = false)`)
 	exec(`ANALYZE once_parked`)

@@ -22,7 +22,7 @@ func TestPagesOfEntriesAreComplete(t *testing.T) {
 		if b.Dialect == "sqlite" {
 			due, failed = `0`, `i * 1000`
 		}
-		b.exec(`
+		b.Exec(`
 			WITH RECURSIVE numbers (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < ` + fmt.Sprint(entries) + `)
 			INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint, reason, tenant, event_type,
 				last_failed_at)
@@ -53,9 +53,7 @@ func TestPagesOfEntriesAreComplete(t *testing.T) {
 			}
 			for {
 				page, err := b.store.List(b.Context(), f)
-				if err != nil {
-					b.Fatal(err)
-				}
+				kit.OK(b, err)
 				for _, e := range page.Rows {
 					ids = append(ids, e.ID)
 				}
@@ -66,9 +64,7 @@ func TestPagesOfEntriesAreComplete(t *testing.T) {
 			n := 0
 			for f.Limit = 0; ; {
 				part, err := b.store.Count(b.Context(), f)
-				if err != nil {
-					b.Fatal(err)
-				}
+				kit.OK(b, err)
 				if n, f.AfterID = n+part.N, part.Next; part.Next == 0 {
 					break
 				}

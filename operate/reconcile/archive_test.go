@@ -18,13 +18,9 @@ func TestAnArchiveKeepsTheLatestReports(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		p := newPlace(t, db)
 		a, err := NewArchive(db.DB, p.config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		none, err := a.List(t.Context(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if len(none) != 0 {
 			t.Fatalf("none is %+v, want none", none)
 		}
@@ -40,13 +36,9 @@ func TestAnArchiveKeepsTheLatestReports(t *testing.T) {
 		for n := range keptMessages + 2 {
 			r.Phantoms = append(r.Phantoms, Phantom{MessageID: fmt.Sprint("p", n), State: "quarantined", At: at})
 		}
-		if err := a.Keep(t.Context(), r, Report{Consumer: "mail", Missing: []Missing{}}); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, a.Keep(t.Context(), r, Report{Consumer: "mail", Missing: []Missing{}}))
 		kept, err := a.Get(t.Context(), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if kept.Missing != keptMessages+1 {
 			t.Fatalf("kept.Missing is %d, want %d", kept.Missing, keptMessages+1)
 		}
@@ -62,16 +54,12 @@ func TestAnArchiveKeepsTheLatestReports(t *testing.T) {
 		}
 
 		for range keptReports {
-			if err := a.Keep(t.Context(), Report{Consumer: billed}); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, a.Keep(t.Context(), Report{Consumer: billed}))
 		}
 		seen := map[string]int{}
 		for before := int64(0); ; {
 			page, err := a.List(t.Context(), before)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if len(page) == 0 {
 				break
 			}

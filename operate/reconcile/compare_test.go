@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 func TestMissingAndNeverSentMessagesAreFoundAcrossDatabases(t *testing.T) {
@@ -40,9 +42,7 @@ func findAll(b *bench) {
 	b.receiver.handled("mailing", at(1), "of another consumer")
 	// Untimed phantoms may be messages whose rows were deleted from the log, see below.
 	reports, err := Compare(b.Context(), b.newSender(SenderConfig{LongestDelay: time.Minute}), b.newReceiver(ReceiverConfig{}))
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	r := reports[0]
 	got := phantomIDs(r)
 	slices.Sort(got)
@@ -161,9 +161,7 @@ func TestRowsOfASlowClockTakePart(t *testing.T) {
 		b.sender.sent(topic, row, id)
 		b.receiver.handled(billed, row, id)
 		reports, err := Compare(b.Context(), b.newSender(SenderConfig{Since: since}), b.newReceiver(ReceiverConfig{}))
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if r := reports[0]; r.Sent != 1 || r.Known != 1 || r.Found() {
 			b.Fatalf("%d sent, %d known, %d missing, %d phantoms, want only 1 sent and 1 known", r.Sent, r.Known, len(r.Missing), len(r.Phantoms))
 		}
@@ -234,16 +232,12 @@ func TestPhantomsWithoutATimeMustBeOlderThanTheLongestDelay(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.receiver.handled(billed, b.start.Add(2*time.Hour), "who sent it")
 		reports, err := Compare(b.Context(), b.newSender(SenderConfig{LongestDelay: 3 * time.Hour}), b.newReceiver(ReceiverConfig{}))
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(reports[0].Phantoms) != 0 {
 			b.Fatalf("reports[0].Phantoms are %+v, want none", reports[0].Phantoms)
 		}
 		reports, err = Compare(b.Context(), b.newSender(SenderConfig{LongestDelay: time.Hour}), b.newReceiver(ReceiverConfig{}))
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if got, want := phantomIDs(reports[0]), []string{"who sent it"}; !slices.Equal(got, want) {
 			b.Fatalf("phantomIDs(reports[0]) are %q, want %q", got, want)
 		}
@@ -261,20 +255,14 @@ func TestPhantomsAreComparedWithTheSentLogAsItIsNow(t *testing.T) {
 		s := b.newSender(SenderConfig{})
 		for _, want := range []int{2, 0} {
 			question, err := s.Question(b.Context())
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			answer, err := b.newReceiver(ReceiverConfig{}).Answer(b.Context(), question)
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			if want == 0 {
 				b.sender.exec(`DELETE FROM once_outbox_sent WHERE message_id = 'first'`)
 			}
 			reports, err := s.Read(b.Context(), answer)
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			if got := phantomIDs(reports[0]); len(got) != want {
 				b.Fatalf("the phantoms are %q, want %d", got, want)
 			}
@@ -355,9 +343,7 @@ func TestEachConsumerIsComparedAlone(t *testing.T) {
 		b.receiver.handled(billed, at, id)
 		b.receiver.handled("mailing", b.start, "first")
 		reports, err := Compare(b.Context(), b.newSender(SenderConfig{}), b.newReceiver(ReceiverConfig{Consumers: []string{billed, "mailing"}}))
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(reports[0].Missing) != 0 {
 			b.Fatalf("reports[0].Missing is %+v, want none", reports[0].Missing)
 		}

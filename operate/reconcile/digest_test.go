@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // memory is a side in memory. It maps each id to the times of its rows.
@@ -56,37 +58,24 @@ func untimed(n uint64) string {
 func exchange(t testing.TB, sent, handled source, limit int) (lost []record, unsent []entry, size int, err error) {
 	t.Helper()
 	d := digest{}
-	if err := count(t.Context(), sent, day, d, widest, widestNoTime); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, count(t.Context(), sent, day, d, widest, widestNoTime))
 	d.fold()
 	file, err := encodeFile(questionKind, questionBody{Sums: d.encode()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	size = len(file)
 	var q questionBody
-	if err := decodeFile(file, questionKind, &q); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, decodeFile(file, questionKind, &q))
 	theirs, err := decodeDigest(q.Sums)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	a := answerBody{Consumers: make([]section, 1)}
 	if err := respond(t.Context(), handled, day, theirs, limit, &a.Consumers[0]); err != nil {
 		return nil, nil, 0, err
 	}
-	if file, err = encodeFile(answerKind, a); err != nil {
-		t.Fatal(err)
-	}
+	file, err = encodeFile(answerKind, a)
+	kit.OK(t, err)
 	size += len(file)
-	if err := decodeFile(file, answerKind, &a); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Consumers[0].check(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, decodeFile(file, answerKind, &a))
+	kit.OK(t, a.Consumers[0].check())
 	lost, unsent, err = settle(t.Context(), sent, day, a.Consumers[0], limit)
 	return lost, unsent, size, err
 }
@@ -124,9 +113,7 @@ func check(t testing.TB, sent, handled memory, size int) {
 	slices.Sort(missing)
 	slices.Sort(phantoms)
 	lost, unsent, bytes, err := exchange(t, sent, handled, 1_000_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if got := ids(lost); !reflect.DeepEqual(got, missing) {
 		t.Fatalf("lost are %q, want %q", got, missing)
 	}
@@ -241,9 +228,7 @@ func TestIDsWithoutTimeThatCrossTheEdgeAreNoDifference(t *testing.T) {
 	sent["gone"] = []int64{after}
 	handled["new"] = []int64{last}
 	lost, unsent, _, err := exchange(t, sent, handled, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if got, want := ids(lost), []string{"gone"}; !slices.Equal(got, want) {
 		t.Fatalf("ids(lost) is %q, want %q", got, want)
 	}
@@ -257,9 +242,7 @@ func TestTimesOutsideOfTheWindowAreNotCompared(t *testing.T) {
 	sent.add(timed(day.from.Add(-time.Millisecond), 1), timed(day.until, 2), timed(day.from, 3))
 	handled.add(timed(day.from.Add(-time.Millisecond), 4), timed(day.until, 5), timed(day.until.Add(-time.Millisecond), 6))
 	lost, unsent, _, err := exchange(t, sent, handled, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if got, want := ids(lost), []string{timed(day.from, 3)}; !slices.Equal(got, want) {
 		t.Fatalf("ids(lost) is %q, want %q", got, want)
 	}
@@ -307,9 +290,7 @@ func TestImpossiblePartsAreDamaged(t *testing.T) {
 	k := keyOf([]byte("x"))
 	part := k.part(4)
 	right, x := differing{noTime: "0000"[:part] + "1" + "0000"[part+1:]}, []entry{{"x", "handled", 1}}
-	if err := (section{Differ: right, IDs: x}).check(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, (section{Differ: right, IDs: x}).check())
 	for name, s := range map[string]section{
 		"another minute":  {Differ: differing{7: "1"}, IDs: x},
 		"another part":    {Differ: differing{noTime: "1111"[:part] + "0" + "1111"[part+1:]}, IDs: x},
@@ -378,9 +359,7 @@ func FuzzFiles(f *testing.F) {
 		answerKind:   answerBody{Consumers: []section{{Differ: differing{noTime: "1"}, IDs: []entry{{"x", "waiting", 1}}}}},
 	} {
 		body, err := json.Marshal(body)
-		if err != nil {
-			f.Fatal(err)
-		}
+		kit.OK(f, err)
 		f.Add(kind, body)
 	}
 	f.Fuzz(func(t *testing.T, kind string, body []byte) {
@@ -407,13 +386,9 @@ func TestForgottenMinutesAreLeftOut(t *testing.T) {
 	sent := memory{}
 	sent.add(timed(noon.Add(-time.Hour), 1), timed(noon.Add(time.Hour), 2))
 	theirs := digest{}
-	if err := count(t.Context(), sent, day, theirs, 1, 1); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, count(t.Context(), sent, day, theirs, 1, 1))
 	var sec section
-	if err := respond(t.Context(), memory{}, window{noon, day.until}, theirs, 10, &sec); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, respond(t.Context(), memory{}, window{noon, day.until}, theirs, 10, &sec))
 	if got, want := len(sec.Differ), 1; got != want || sec.Differ[noon.Add(time.Hour).UnixMilli()/minuteMillis] == "" {
 		t.Errorf("the parts %v differ, want only those of the minute that the consumer remembers", sec.Differ)
 	}

@@ -19,9 +19,7 @@ func TestUnusableFilesAreRefused(t *testing.T) {
 	s, r := b.newSender(SenderConfig{}), b.newReceiver(ReceiverConfig{})
 	question, err1 := s.Question(t.Context())
 	answer, err2 := r.Answer(t.Context(), question)
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, errors.Join(err1, err2))
 	other := newBench(t, kit.SQLite(t), kit.SQLite(t))
 	changed := func(file []byte, from, to string) []byte {
 		if !bytes.Contains(file, []byte(from)) {
@@ -60,9 +58,7 @@ func TestUnusableFilesAreRefused(t *testing.T) {
 			}
 		})
 	}
-	if err := errors.Join(answered(question), read(s)(answer)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, errors.Join(answered(question), read(s)(answer)))
 }
 
 // Neither side stores anything between two steps. So a step that was repeated, or that a
@@ -94,9 +90,7 @@ func TestEachStepCanBeRepeatedByAnotherProcess(t *testing.T) {
 			for range 2 {
 				reports, err3 = b.newSender(SenderConfig{}).Read(b.Context(), answer)
 			}
-			if err := errors.Join(err1, err2, err3); err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, errors.Join(err1, err2, err3))
 			got := missingIDs(reports[0])
 			slices.Sort(got)
 			slices.Sort(want)
@@ -154,9 +148,7 @@ func TestNothingIsMissingBeforeAConsumerWasRegistered(t *testing.T) {
 		question, err1 := b.newSender(SenderConfig{}).Question(b.Context()) // the sender does not know the consumer
 		answer, err2 := b.newReceiver(ReceiverConfig{}).Answer(b.Context(), question)
 		reports, err3 := b.newSender(SenderConfig{}).Read(b.Context(), answer)
-		if err := errors.Join(err1, err2, err3); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, errors.Join(err1, err2, err3))
 		check(reports[0])
 	})
 }
@@ -209,9 +201,7 @@ func TestAConsumerWithBusinessKeysIsMarked(t *testing.T) {
 		b.receiver.handled(billed, b.start.Add(time.Hour), "key:order-17")
 		b.sender.sent(topic, b.start.Add(time.Hour), "lost") // one missing message, so that the ids are listed
 		reports, err := Compare(b.Context(), b.newSender(SenderConfig{LongestDelay: time.Minute}), b.newReceiver(ReceiverConfig{}))
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if !reports[0].BusinessKeys {
 			b.Fatal("reports[0].BusinessKeys is false")
 		}

@@ -33,9 +33,7 @@ func TestLedgerCountsByColumns(t *testing.T) {
 			lines, err := Ledger(t.Context(), db.DB, LedgerConfig{
 				Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}, By: by, From: from, Until: until,
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			for _, l := range lines {
 				start := ""
 				if !l.Start.IsZero() {

@@ -35,9 +35,7 @@ const (
 func newPlace(t *testing.T, db kit.Database) place {
 	t.Helper()
 	p := place{db, t, schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-	if err := schema.Up(t.Context(), db.DB, p.config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, p.config))
 	return p
 }
 
@@ -69,9 +67,7 @@ func newBench(t *testing.T, from, to kit.Database) *bench {
 
 func (p place) exec(query string, args ...any) {
 	p.t.Helper()
-	if _, err := p.ExecContext(p.t.Context(), query, args...); err != nil {
-		p.t.Fatal(err)
-	}
+	kit.Exec(p.t, p, query, args...)
 }
 
 // at returns the query parameter for the time t, in the form that the time columns of
@@ -87,18 +83,12 @@ func (p place) at(t time.Time) any {
 func (p place) each(query string, ids []string, args ...any) {
 	p.t.Helper()
 	tx, err := p.BeginTx(p.t.Context(), nil)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	kit.OK(p.t, err)
 	defer func() { _ = tx.Rollback() }()
 	for _, id := range ids {
-		if _, err := tx.ExecContext(p.t.Context(), query, append([]any{id}, args...)...); err != nil {
-			p.t.Fatal(err)
-		}
+		kit.Exec(p.t, tx, query, append([]any{id}, args...)...)
 	}
-	if err := tx.Commit(); err != nil {
-		p.t.Fatal(err)
-	}
+	kit.OK(p.t, tx.Commit())
 }
 
 func (p place) sent(topic string, at time.Time, ids ...string) {
@@ -125,9 +115,7 @@ func (b *bench) newSender(config SenderConfig) *Sender {
 		config.Topics = []string{topic}
 	}
 	s, err := NewSender(b.sender.DB, config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return s
 }
 
@@ -138,18 +126,14 @@ func (b *bench) newReceiver(config ReceiverConfig) *Receiver {
 		config.Consumers = []string{billed}
 	}
 	r, err := NewReceiver(b.receiver.DB, config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return r
 }
 
 func (b *bench) compare() Report {
 	b.Helper()
 	reports, err := Compare(b.Context(), b.newSender(SenderConfig{}), b.newReceiver(ReceiverConfig{}))
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	if len(reports) != 1 {
 		b.Fatalf("%d reports, want 1: %+v", len(reports), reports)
 	}

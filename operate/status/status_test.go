@@ -1,7 +1,6 @@
 package status_test
 
 import (
-	"database/sql"
 	"fmt"
 	"math"
 	"reflect"
@@ -18,11 +17,9 @@ import (
 func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 type bench struct {
-	*testing.T
+	*kit.Bench
 
-	db     *sql.DB
 	reader *status.Reader
-	sqlite bool
 }
 
 func eachDatabase(t *testing.T, test func(b *bench)) {
@@ -32,53 +29,30 @@ func eachDatabase(t *testing.T, test func(b *bench)) {
 
 func newBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()
-	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
-	reader, err := status.New(db.DB, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &bench{t, db.DB, reader, db.Dialect == "sqlite"}
-}
-
-func (b *bench) exec(query string) {
-	b.Helper()
-	if _, err := b.db.ExecContext(b.Context(), query); err != nil {
-		b.Fatalf("%s: %v", query, err)
-	}
-}
-
-// in returns an SQL expression for the time that is now plus d, in the format of the
-// time columns.
-func (b *bench) in(d time.Duration) string {
-	if b.sqlite {
-		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, d.Milliseconds())
-	}
-	return fmt.Sprintf(`now() + interval '1 millisecond' * %d`, d.Milliseconds())
+	b := kit.NewBench(t, db, schema.Config{})
+	reader, err := status.New(b.DB, b.Config)
+	kit.OK(t, err)
+	return &bench{b, reader}
 }
 
 // message inserts a message into the outbox.
 func (b *bench) message(created, due, failing string) {
 	b.Helper()
-	b.exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, created_at, due_at, failing_since)
+	b.Exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, created_at, due_at, failing_since)
 		VALUES ('m', 't', 0, '', '{}', ` + created + `, ` + due + `, ` + failing + `)`)
 }
 
 func (b *bench) park(state, fingerprint string) {
 	b.Helper()
-	b.exec(`INSERT INTO once_parked (consumer, topic, message_id, ordering_key, digest, envelope, state, due_at, fingerprint, reason,
-		last_failed_at) VALUES ('payments', 't', '', 'k` + fingerprint + `', '', '', '` + state + `', ` + b.in(0) + `, '` + fingerprint +
-		`', 'failed', ` + b.in(0) + `)`)
+	b.Exec(`INSERT INTO once_parked (consumer, topic, message_id, ordering_key, digest, envelope, state, due_at, fingerprint, reason,
+		last_failed_at) VALUES ('payments', 't', '', 'k` + fingerprint + `', '', '', '` + state + `', ` + b.FromNow(0) + `, '` + fingerprint +
+		`', 'failed', ` + b.FromNow(0) + `)`)
 }
 
 func TestReadOfEmptyTables(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		s, err := b.reader.Read(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if got := s.At.Unix(); math.Abs(float64(got)-float64(time.Now().Unix())) > 60 {
 			b.Fatalf("s.At.Unix is %v, want %v, give or take 60", got, time.Now().Unix())
 		}
@@ -93,15 +67,13 @@ func TestReadOfEmptyTables(t *testing.T) {
 // time and the earliest failure.
 func TestReadFindsTheEarliestTimes(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.message(b.in(-9*time.Hour), b.in(-time.Hour), "NULL")
-		b.message(b.in(-9*time.Hour), b.in(-2*time.Hour), "NULL")
-		b.message(b.in(-9*time.Hour), b.in(time.Hour), b.in(-3*time.Hour))
-		b.message(b.in(-9*time.Hour), b.in(time.Hour), b.in(-4*time.Hour))
-		b.message(b.in(-9*time.Hour), b.in(time.Hour), b.in(-time.Hour))
+		b.message(b.FromNow(-9*time.Hour), b.FromNow(-time.Hour), "NULL")
+		b.message(b.FromNow(-9*time.Hour), b.FromNow(-2*time.Hour), "NULL")
+		b.message(b.FromNow(-9*time.Hour), b.FromNow(time.Hour), b.FromNow(-3*time.Hour))
+		b.message(b.FromNow(-9*time.Hour), b.FromNow(time.Hour), b.FromNow(-4*time.Hour))
+		b.message(b.FromNow(-9*time.Hour), b.FromNow(time.Hour), b.FromNow(-time.Hour))
 		s, err := b.reader.Read(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if got := s.Outbox.Oldest.Seconds(); math.Abs(got-7200) > 30 {
 			b.Errorf("s.Outbox.Oldest.Seconds is %v, want 7200, give or take 30", got)
 		}
@@ -113,27 +85,25 @@ func TestReadFindsTheEarliestTimes(t *testing.T) {
 
 func TestReadCountsEachState(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.message(b.in(-time.Minute), "NULL", "NULL")
-		b.message(b.in(-9*time.Hour), b.in(time.Hour), "NULL")
-		b.message(b.in(-9*time.Hour), b.in(time.Hour), b.in(-2*time.Hour))
-		b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 3, 3, 'refused')`)
-		b.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
-			VALUES (9, 'd', 't', '', '{}', ` + b.in(0) + `, 1, 'e', 'exhausted', CAST(0 AS ` +
-			map[bool]string{true: "integer", false: "boolean"}[b.sqlite] + `))`)
+		b.message(b.FromNow(-time.Minute), "NULL", "NULL")
+		b.message(b.FromNow(-9*time.Hour), b.FromNow(time.Hour), "NULL")
+		b.message(b.FromNow(-9*time.Hour), b.FromNow(time.Hour), b.FromNow(-2*time.Hour))
+		b.Exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 3, 3, 'refused')`)
+		b.Exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason, unknown)
+			VALUES (9, 'd', 't', '', '{}', ` + b.FromNow(0) + `, 1, 'e', 'exhausted', CAST(0 AS ` +
+			map[bool]string{true: "integer", false: "boolean"}[b.SQLite()] + `))`)
 		b.park("waiting", "")
 		b.park("held", "")
 		for _, fingerprint := range []string{"a", "b1", "b2", "c"} {
 			b.park("quarantined", fingerprint)
 		}
-		b.exec(`UPDATE once_parked SET fingerprint = 'b' WHERE fingerprint IN ('b1', 'b2')`)
-		b.exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id, lease_until)
-			VALUES ('', '{}', '{}', 'ann', '', 'running', 1, 1, ` + b.in(time.Hour) + `), ('', '{}', '{}', 'ann', '', 'running', 1, 1, ` +
-			b.in(-time.Hour) + `), ('', '{}', '{}', 'ann', '', 'paused', 1, 1, NULL)`)
+		b.Exec(`UPDATE once_parked SET fingerprint = 'b' WHERE fingerprint IN ('b1', 'b2')`)
+		b.Exec(`INSERT INTO once_replays (consumer, filter, plan, actor, why, state, total, until_id, lease_until)
+			VALUES ('', '{}', '{}', 'ann', '', 'running', 1, 1, ` + b.FromNow(time.Hour) + `), ('', '{}', '{}', 'ann', '', 'running', 1, 1, ` +
+			b.FromNow(-time.Hour) + `), ('', '{}', '{}', 'ann', '', 'paused', 1, 1, NULL)`)
 
 		s, err := b.reader.Read(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if want := (status.Count{N: 3}); s.Outbox.Pending != want {
 			b.Fatalf("s.Outbox.Pending is %+v, want %+v", s.Outbox.Pending, want)
 		}
@@ -175,11 +145,9 @@ func TestReadCountsEachState(t *testing.T) {
 			b.Fatalf("s.Failures[0].LastFailedAt.Unix is %v, want %v, give or take 60", got, time.Now().Unix())
 		}
 
-		b.exec(`UPDATE once_outbox SET due_at = ` + b.in(-3*time.Minute) + ` WHERE position = 2`)
+		b.Exec(`UPDATE once_outbox SET due_at = ` + b.FromNow(-3*time.Minute) + ` WHERE position = 2`)
 		s, err = b.reader.Read(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if got := s.Outbox.Oldest.Seconds(); math.Abs(got-180) > 30 {
 			b.Fatalf("s.Outbox.Oldest.Seconds is %v, want 180, give or take 30", got)
 		}
@@ -188,14 +156,12 @@ func TestReadCountsEachState(t *testing.T) {
 
 func TestForwardersAndSlots(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.exec(`INSERT INTO once_forwarders (owner, lease_until, destination) VALUES
-			('a', ` + b.in(time.Hour) + `, 'amqp://one'), ('gone', ` + b.in(-time.Hour) + `, 'amqp://one')`)
-		b.exec(`UPDATE once_slots SET owner = 'a', lease_until = ` + b.in(time.Hour) + ` WHERE slot < 3`)
-		b.exec(`UPDATE once_slots SET owner = 'gone', lease_until = ` + b.in(-time.Hour) + ` WHERE slot = 3`)
+		b.Exec(`INSERT INTO once_forwarders (owner, lease_until, destination) VALUES
+			('a', ` + b.FromNow(time.Hour) + `, 'amqp://one'), ('gone', ` + b.FromNow(-time.Hour) + `, 'amqp://one')`)
+		b.Exec(`UPDATE once_slots SET owner = 'a', lease_until = ` + b.FromNow(time.Hour) + ` WHERE slot < 3`)
+		b.Exec(`UPDATE once_slots SET owner = 'gone', lease_until = ` + b.FromNow(-time.Hour) + ` WHERE slot = 3`)
 		forwarders, err := b.reader.Forwarders(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(forwarders) != 1 {
 			b.Fatalf("%d forwarders, want 1: %+v", len(forwarders), forwarders)
 		}
@@ -208,9 +174,7 @@ func TestForwardersAndSlots(t *testing.T) {
 		}
 
 		slots, err := b.reader.Slots(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(slots) != 64 {
 			b.Fatalf("%d slots, want 64: %+v", len(slots), slots)
 		}
@@ -225,9 +189,7 @@ func TestForwardersAndSlots(t *testing.T) {
 		}
 
 		s, err := b.reader.Read(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if s.FreeSlots != 61 {
 			b.Fatalf("s.FreeSlots is %d, want 61", s.FreeSlots)
 		}
@@ -241,17 +203,15 @@ func TestForwardersAndSlots(t *testing.T) {
 func TestManyRowsAreNotCounted(t *testing.T) {
 	b := newBench(t, kit.Postgres(t))
 	const all = 60_000
-	b.exec(fmt.Sprintf(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, due_at)
+	b.Exec(fmt.Sprintf(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, due_at)
 		SELECT n, 't', 0, 'payload', '{}', now() + interval '1 hour' FROM generate_series(1, %d) AS n`, all))
-	b.exec(fmt.Sprintf(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
+	b.Exec(fmt.Sprintf(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
 		SELECT 'c', 't', n, '', '', CASE WHEN n %% 2 = 0 THEN 'quarantined' ELSE 'waiting' END, now()
 		FROM generate_series(1, %d) AS n`, all))
-	b.exec(`ANALYZE once_outbox`)
-	b.exec(`ANALYZE once_parked`)
+	b.Exec(`ANALYZE once_outbox`)
+	b.Exec(`ANALYZE once_parked`)
 	s, err := b.reader.Read(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	for _, c := range []struct {
 		count status.Count
 		about float64
@@ -282,27 +242,25 @@ func TestNewNamesWhatIsMissing(t *testing.T) {
 
 func TestDaysCountWhatTheTablesKnow(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		day := func(n int) string { return b.in(-time.Duration(n) * 24 * time.Hour) }
+		day := func(n int) string { return b.FromNow(-time.Duration(n) * 24 * time.Hour) }
 		// The rows are inserted with the oldest first, because ids ascend with the times.
 		// Some ids are missing.
 		for _, n := range []int{5, 5, 3, 3, 3, 1, 0} {
-			b.exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, sent_at)
+			b.Exec(`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, sent_at)
 				VALUES (1, 'm', 't', '', '{}', ` + day(n) + `, ` + day(n) + `)`)
 		}
-		b.exec(`DELETE FROM once_outbox_sent WHERE id IN (1, 4)`)
-		b.exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason,
+		b.Exec(`DELETE FROM once_outbox_sent WHERE id IN (1, 4)`)
+		b.Exec(`INSERT INTO once_outbox_dead (position, message_id, topic, payload, metadata, created_at, attempts, last_error, reason,
 			unknown, died_at) VALUES (1, 'm', 't', '', '{}', ` + day(4) + `, 1, '', 'exhausted', 1 = 0, ` + day(4) + `)`)
 		for n, at := range []int{9, 3, 3, 1} {
-			b.exec(fmt.Sprintf(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('m%d', 'c', '', %s)`, n, day(at)))
+			b.Exec(fmt.Sprintf(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('m%d', 'c', '', %s)`, n, day(at)))
 		}
 		b.park("quarantined", "1")
 		b.park("quarantined", "2")
 		b.park("waiting", "3")
 		since := time.Now().UTC().AddDate(0, 0, -6).Truncate(24 * time.Hour)
 		days, err := b.reader.Days(b.Context(), since.Add(time.Hour))
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(days) != 7 {
 			b.Fatalf("%d days, want 7: %+v", len(days), days)
 		}
@@ -324,13 +282,11 @@ func TestDaysCountWhatTheTablesKnow(t *testing.T) {
 
 func TestReadListsPauses(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
-		b.exec(`INSERT INTO once_pauses (kind, name, actor, why, paused_at)
-			VALUES ('tenant', 'acme', 'ann', 'too loud', ` + b.in(-time.Hour) + `)`)
-		b.exec(`INSERT INTO once_pauses (kind, name, actor, why) VALUES ('topic', 'mails', 'bob', 'no server')`)
+		b.Exec(`INSERT INTO once_pauses (kind, name, actor, why, paused_at)
+			VALUES ('tenant', 'acme', 'ann', 'too loud', ` + b.FromNow(-time.Hour) + `)`)
+		b.Exec(`INSERT INTO once_pauses (kind, name, actor, why) VALUES ('topic', 'mails', 'bob', 'no server')`)
 		s, err := b.reader.Read(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(s.Outbox.Pauses) != 2 || (s.At.Sub(s.Outbox.Pauses[0].Since)-time.Hour).Abs() > time.Minute {
 			b.Fatalf("paused are %+v at %v", s.Outbox.Pauses, s.At)
 		}
@@ -348,25 +304,21 @@ func TestReadListsPauses(t *testing.T) {
 func TestFlowCountsWhatMoves(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		before, err := b.reader.Flow(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		if len(before.Handled) != 0 {
 			b.Fatalf("before.Handled is %+v, want none", before.Handled)
 		}
 		for range 5 {
-			b.message(b.in(0), "NULL", "NULL")
+			b.message(b.FromNow(0), "NULL", "NULL")
 		}
-		b.exec(`DELETE FROM once_outbox WHERE position <= 2`)
+		b.Exec(`DELETE FROM once_outbox WHERE position <= 2`)
 		for n, consumer := range []string{"mail", "payments", "payments"} {
-			b.exec(fmt.Sprintf(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m%d', '%s', '')`, n, consumer))
+			b.Exec(fmt.Sprintf(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m%d', '%s', '')`, n, consumer))
 		}
-		b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('old', 'old', '', ` + b.in(-time.Minute) + `)`)
+		b.Exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('old', 'old', '', ` + b.FromNow(-time.Minute) + `)`)
 		kit.Eventually(b, time.Minute, "the database has counted", func() bool {
 			after, err := b.reader.Flow(b.Context())
-			if err != nil {
-				b.Fatal(err)
-			}
+			kit.OK(b, err)
 			if len(after.Handled) != 2 {
 				b.Fatalf("len(after.Handled) is %d, want 2: %+v", len(after.Handled), after.Handled)
 			}
@@ -385,12 +337,10 @@ func TestFlowCountsWhatMoves(t *testing.T) {
 // the latest 2,000 messages.
 func TestFlowOfManyMessages(t *testing.T) {
 	b := newBench(t, kit.Postgres(t))
-	b.exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
+	b.Exec(`INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
 		SELECT n, 'payments', '', now() - n * interval '5 milliseconds' FROM generate_series(1, 5000) AS n`)
 	flow, err := b.reader.Flow(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	// The rate is 200 a second if the database answers immediately.
 	if flow.Handled[0].PerSecond <= 2000.0/30 {
 		b.Fatalf("flow.Handled[0].PerSecond is %v, want more than %v", flow.Handled[0].PerSecond, 2000.0/30)

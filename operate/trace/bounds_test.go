@@ -16,11 +16,11 @@ func TestTraceSaysWhichTablesAreMissing(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.publish("orders", msg("m1", "7", ""))
 		b.waits("mail", msg("m1", "7", ""))
-		if !b.sqlite() {
-			b.exec(`DROP VIEW once_parked_messages`)
+		if !b.SQLite() {
+			b.Exec(`DROP VIEW once_parked_messages`)
 		}
 		for _, table := range []string{"parked", "inbox", "consumers", "audit"} {
-			b.exec(`DROP TABLE once_` + table)
+			b.Exec(`DROP TABLE once_` + table)
 		}
 		for _, q := range []trace.Query{{MessageID: "m1"}, {AggregateID: "7"}, {Tenant: "acme"}, {MessageID: "m1", Causes: true}} {
 			answer := b.find(q)
@@ -39,7 +39,7 @@ func TestTraceSaysWhichTablesAreMissing(t *testing.T) {
 			}
 		}
 		for _, table := range []string{"outbox", "outbox_dead", "outbox_sent", "blocked_keys"} {
-			b.exec(`DROP TABLE once_` + table)
+			b.Exec(`DROP TABLE once_` + table)
 		}
 		answer := b.find(trace.Query{MessageID: "m1"})
 		if len(answer.Messages[0].Events) != 0 {
@@ -54,11 +54,11 @@ func TestTraceSaysWhichTablesAreMissing(t *testing.T) {
 func TestTraceLooksAtABoundedPartOfTheOutbox(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		rows := `SELECT i, 'm' || i, 'orders', 0, '', '{"once_aggregate_id":"7"}' FROM generate_series(1, 40001) AS i`
-		if b.sqlite() {
+		if b.SQLite() {
 			rows = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 40001)
 				SELECT i, 'm' || i, 'orders', 0, '', '{"once_aggregate_id":"7"}' FROM n`
 		}
-		b.exec(`INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata) ` + rows)
+		b.Exec(`INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata) ` + rows)
 		const note = "Only the oldest 20000 rows of the outbox were looked at. Raise the number of rows to look at the others."
 
 		near := b.find(trace.Query{MessageID: "m20000", OutboxRows: 1})
@@ -99,22 +99,22 @@ func TestTraceReadsABoundedNumberOfRows(t *testing.T) {
 	db.SetMaxOpenConns(1)      // RowsRead counts the reads of a single connection
 	b := newBench(t, db)
 	for _, table := range []string{"once_outbox_dead", "once_outbox_sent", "once_parked"} {
-		b.exec(`ALTER TABLE ` + table + ` SET (autovacuum_enabled = false)`)
-		b.exec(`ANALYZE ` + table)
+		b.Exec(`ALTER TABLE ` + table + ` SET (autovacuum_enabled = false)`)
+		b.Exec(`ANALYZE ` + table)
 	}
 	// Half of the messages are about one aggregate, and one message caused a third of them;
 	// the oldest one of each kind is rare.
 	const labels = `'m' || i, CASE i WHEN 1 THEN 'rare' ELSE 'usual' END, 'order',
 		CASE WHEN i = 1 THEN 'rare' WHEN i % 2 = 0 THEN 'hot' ELSE 'a' || i END,
 		CASE WHEN i % 3 = 1 THEN 'popular' WHEN i > 1 THEN 'm' || i / 2 ELSE '' END`
-	b.exec(`INSERT INTO once_outbox_dead (message_id, tenant, aggregate_type, aggregate_id, causation_id, position, topic, payload, metadata,
+	b.Exec(`INSERT INTO once_outbox_dead (message_id, tenant, aggregate_type, aggregate_id, causation_id, position, topic, payload, metadata,
 			created_at, attempts, last_error, reason, unknown)
 		SELECT ` + labels + `, i, 't', '', '{}', now(), 20, '', 'exhausted', false FROM generate_series(1, 60000) AS i`)
-	b.exec(`INSERT INTO once_outbox_sent (message_id, tenant, aggregate_type, aggregate_id, causation_id, position, topic, payload, metadata,
+	b.Exec(`INSERT INTO once_outbox_sent (message_id, tenant, aggregate_type, aggregate_id, causation_id, position, topic, payload, metadata,
 			created_at)
 		SELECT ` + labels + `, i, 't', '', '{}', now() FROM generate_series(1, 60000) AS i`)
 	for _, state := range []string{"quarantined", "waiting"} {
-		b.exec(`INSERT INTO once_parked (message_id, tenant, aggregate_type, aggregate_id, causation_id, consumer, topic, digest, envelope, state,
+		b.Exec(`INSERT INTO once_parked (message_id, tenant, aggregate_type, aggregate_id, causation_id, consumer, topic, digest, envelope, state,
 				due_at)
 			SELECT ` + labels + `, '` + state + `', 't', '', '', '` + state + `', now() FROM generate_series(1, 30000) AS i`)
 	}
@@ -151,7 +151,7 @@ func TestTraceReadsABoundedNumberOfRows(t *testing.T) {
 				}
 			}
 		}
-		b.exec(`ANALYZE once_outbox_dead, once_outbox_sent, once_parked`)
+		b.Exec(`ANALYZE once_outbox_dead, once_outbox_sent, once_parked`)
 	}
 }
 
@@ -176,8 +176,8 @@ func TestBadInputIsRefused(t *testing.T) {
 				b.Fatalf("got %v, want an error with %q", err, want)
 			}
 		}
-		b.exec(`DROP TABLE once_inbox`)
-		b.exec(`CREATE TABLE once_inbox (other text)`)
+		b.Exec(`DROP TABLE once_inbox`)
+		b.Exec(`CREATE TABLE once_inbox (other text)`)
 		_, err := b.finder.Find(b.Context(), trace.Query{MessageID: "m"})
 		if err == nil || !strings.Contains(err.Error(), "trace: find: ") {
 			b.Fatalf(`got %v, want an error with "trace: find: "`, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/operate/trace"
@@ -21,14 +22,12 @@ func TestTraceOverAllTables(t *testing.T) {
 		m := msg("m1", "7", "m0")
 		b.publish("orders", m)
 		b.forward()
-		b.exec(`UPDATE once_outbox_sent SET created_at = ` + b.sqlTime(-20*time.Second) + `, sent_at = ` + b.sqlTime(-10*time.Second))
-		b.exec(`INSERT INTO once_consumers (topic, consumer) VALUES ('orders', 'mail'), ('orders', 'payments')`)
+		b.Exec(`UPDATE once_outbox_sent SET created_at = ` + b.FromNow(-20*time.Second) + `, sent_at = ` + b.FromNow(-10*time.Second))
+		b.Exec(`INSERT INTO once_consumers (topic, consumer) VALUES ('orders', 'mail'), ('orders', 'payments')`)
 		b.handled("stock", "m1")
-		b.exec(`UPDATE once_inbox SET processed_at = ` + b.sqlTime(-5*time.Second))
+		b.Exec(`UPDATE once_inbox SET processed_at = ` + b.FromNow(-5*time.Second))
 		entry := b.quarantined(m)
-		if err := b.quarantine().Discard(b.Context(), operate.Act{Actor: "ann", Why: "void"}, entry); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, b.quarantine().Discard(b.Context(), operate.Act{Actor: "ann", Why: "void"}, entry))
 
 		found := b.one("m1")
 		want := []string{
@@ -99,11 +98,11 @@ func sorted(lines []string) []string {
 func TestTraceSaysWhyAMessageWaitsInTheOutbox(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		b.publish("orders", msg("due", "1", ""), msg("refused", "2", ""), msg("later", "3", ""), msg("second", "4", ""))
-		b.exec(`UPDATE once_outbox SET due_at = ` + b.sqlTime(time.Hour) + ` WHERE message_id IN ('refused', 'later')`)
-		b.exec(`UPDATE once_outbox SET failing_since = ` + b.sqlTime(-time.Hour) + `, attempts = 3, last_error = 'no queue', unknown = (1 = 1)
+		b.Exec(`UPDATE once_outbox SET due_at = ` + b.FromNow(time.Hour) + ` WHERE message_id IN ('refused', 'later')`)
+		b.Exec(`UPDATE once_outbox SET failing_since = ` + b.FromNow(-time.Hour) + `, attempts = 3, last_error = 'no queue', unknown = (1 = 1)
 			WHERE message_id = 'refused'`)
-		b.exec(`UPDATE once_outbox SET ordering_key = 'k' WHERE message_id = 'second'`)
-		b.exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 99, 0, 'dead')`)
+		b.Exec(`UPDATE once_outbox SET ordering_key = 'k' WHERE message_id = 'second'`)
+		b.Exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 99, 0, 'dead')`)
 		for id, want := range map[string]struct {
 			where, events string
 		}{
@@ -157,11 +156,9 @@ func TestTraceOfParkedMessages(t *testing.T) {
 		m := msg("m1", "7", "")
 		b.waits("mail", m)
 		entry := b.quarantined(m)
-		if err := b.quarantine().Replay(b.Context(), operate.Act{Actor: "ann", Why: "fixed"}, entry); err != nil {
-			b.Fatal(err)
-		}
-		b.exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, ordering_key)
-			VALUES ('stock', 'orders', 'm1', $1, $1, 'held', `+b.sqlTime(0)+`, 'k')`, []byte{1})
+		kit.OK(b, b.quarantine().Replay(b.Context(), operate.Act{Actor: "ann", Why: "fixed"}, entry))
+		b.Exec(`INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, ordering_key)
+			VALUES ('stock', 'orders', 'm1', $1, $1, 'held', `+b.FromNow(0)+`, 'k')`, []byte{1})
 		found := b.one("m1")
 		text := strings.Join(lines(found), ", ")
 		if want := "parked mail failed card 18 is refused"; !strings.Contains(text, want) {
@@ -203,9 +200,7 @@ func TestTraceOfAnEditedMessageNamesItsReplacement(t *testing.T) {
 			m.UUID = "m2"
 			return nil
 		}, quarantine.EditOptions{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		for id, want := range map[string]string{
 			"m1": fmt.Sprintf(`Edited for consumer "payments": message m2 (entry %d) replaces it.`, next),
 			"m2": `It replaces message m1 for consumer "payments", which was edited.`,
@@ -247,7 +242,7 @@ func TestTraceOfAnAggregateAndATenant(t *testing.T) {
 		finds(trace.Query{Tenant: "other"}, "stranger")
 
 		// With a limit, Find returns the latest messages.
-		b.exec(`UPDATE once_outbox_sent SET created_at = ` + b.sqlTime(-time.Hour))
+		b.Exec(`UPDATE once_outbox_sent SET created_at = ` + b.FromNow(-time.Hour))
 		few := b.find(trace.Query{AggregateType: "order", AggregateID: "7", Limit: 4})
 		if len(few.Messages) != 4 {
 			b.Fatalf("%d messages, want 4: %+v", len(few.Messages), few.Messages)
@@ -269,8 +264,8 @@ func TestTraceFollowsCauses(t *testing.T) {
 		b.publish("orders", msg("b", "3", "root"), msg("ab", "4", "a"), msg("loop", "5", "loop"), msg("else", "6", "other"))
 		b.quarantined(msg("abq", "7", "ab"))
 		b.waits("payments", msg("abw", "8", "ab"))
-		b.exec(`UPDATE once_outbox_dead SET created_at = ` + b.sqlTime(-time.Hour))
-		b.exec(`UPDATE once_parked SET created_at = ` + b.sqlTime(-time.Minute) + ` WHERE message_id = 'abq'`)
+		b.Exec(`UPDATE once_outbox_dead SET created_at = ` + b.FromNow(-time.Hour))
+		b.Exec(`UPDATE once_parked SET created_at = ` + b.FromNow(-time.Minute) + ` WHERE message_id = 'abq'`)
 
 		answer := b.find(trace.Query{MessageID: "root", Causes: true})
 		if got, want := ids(answer.Messages), "root .a ..ab ...abq ...abw .b"; got != want {

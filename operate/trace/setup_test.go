@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -28,10 +27,8 @@ func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 // bench is a database with our tables.
 type bench struct {
-	*testing.T
+	*kit.Bench
 
-	db     *sql.DB
-	config schema.Config
 	finder *trace.Finder
 	parked *parkedrows.Store
 }
@@ -44,38 +41,13 @@ func eachDatabase(t *testing.T, test func(b *bench)) {
 
 func newBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()
-	b := &bench{T: t, db: db.DB, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}}
-	if err := schema.Up(t.Context(), db.DB, b.config); err != nil {
-		t.Fatal(err)
-	}
+	b := &bench{Bench: kit.NewBench(t, db, schema.Config{})}
 	var err error
-	b.finder, err = trace.New(db.DB, b.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.parked, err = parkedrows.NewStore(db.DB, b.config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.finder, err = trace.New(db.DB, b.Config)
+	kit.OK(t, err)
+	b.parked, err = parkedrows.NewStore(db.DB, b.Config)
+	kit.OK(t, err)
 	return b
-}
-
-func (b *bench) sqlite() bool { return b.config.Dialect == schema.SQLite }
-
-func (b *bench) exec(query string, args ...any) {
-	b.Helper()
-	if _, err := b.db.ExecContext(b.Context(), query, args...); err != nil {
-		b.Fatal(err)
-	}
-}
-
-// sqlTime returns an SQL expression for the current time plus d, in the form that the
-// tables contain.
-func (b *bench) sqlTime(d time.Duration) string {
-	if b.sqlite() {
-		return fmt.Sprintf(`CAST(unixepoch('subsec') * 1000 AS INTEGER) + %d`, d.Milliseconds())
-	}
-	return fmt.Sprintf(`now() + interval '1 millisecond' * %d`, d.Milliseconds())
 }
 
 // msg returns a message about an order. causedBy is the id of the message
@@ -93,16 +65,11 @@ func msg(id, order, causedBy string) *message.Message {
 
 func (b *bench) publish(topic string, msgs ...*message.Message) {
 	b.Helper()
-	box, err := outbox.New(outbox.Config{Schema: b.config})
-	if err != nil {
-		b.Fatal(err)
-	}
-	err = box.InTx(b.Context(), b.db, func(_ *sql.Tx, events message.Publisher) error {
+	box, err := outbox.New(outbox.Config{Schema: b.Config})
+	kit.OK(b, err)
+	kit.OK(b, box.InTx(b.Context(), b.DB, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(topic, msgs...)
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}))
 }
 
 // never is the error of a broker that can never accept a message.
@@ -123,31 +90,22 @@ func (publisher) Close() error { return nil }
 // forward runs a forwarder until the outbox is empty.
 func (b *bench) forward() {
 	b.Helper()
-	f, err := forwarder.New(b.db, publisher{}, forwarder.Config{Schema: b.config, KeepSent: time.Hour, Logger: kit.Logger(b.T)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	f, err := forwarder.New(b.DB, publisher{}, forwarder.Config{Schema: b.Config, KeepSent: time.Hour, Logger: kit.Logger(b.T)})
+	kit.OK(b, err)
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background()) }()
 	kit.Eventually(b, time.Minute, "the outbox is empty", func() bool {
-		var n int
-		if err := b.db.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM once_outbox`).Scan(&n); err != nil {
-			b.Fatal(err)
-		}
+		n := kit.One[int](b, b.DB, `SELECT COUNT(*) FROM once_outbox`)
 		return n == 0
 	})
-	if err := f.Close(); err != nil {
-		b.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, f.Close())
+	kit.OK(b, <-ended)
 }
 
 func (b *bench) handled(consumer string, ids ...string) {
 	b.Helper()
 	for _, id := range ids {
-		b.exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, $2, $3)`, id, consumer, []byte{1})
+		b.Exec(`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, $2, $3)`, id, consumer, []byte{1})
 	}
 }
 
@@ -155,36 +113,27 @@ func (b *bench) quarantined(m *message.Message) int64 {
 	b.Helper()
 	id, err := b.parked.Quarantine(b.Context(), &parkedrows.Delivery{Consumer: "payments", Topic: "orders"}, m,
 		parkedrows.Failure{Err: errors.New("card 17 is refused"), Reason: poison.ReasonExhausted, Attempts: 3}, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return id
 }
 
 func (b *bench) waits(consumer string, m *message.Message) {
 	b.Helper()
-	err := b.parked.Park(b.Context(), &parkedrows.Delivery{Consumer: consumer, Topic: "orders"}, m,
-		parkedrows.Failure{Err: errors.New("card 18 is refused"), Attempts: 2}, time.Hour)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, b.parked.Park(b.Context(), &parkedrows.Delivery{Consumer: consumer, Topic: "orders"}, m,
+		parkedrows.Failure{Err: errors.New("card 18 is refused"), Attempts: 2}, time.Hour))
 }
 
 func (b *bench) quarantine() *quarantine.Entries {
 	b.Helper()
-	q, err := quarantine.New(b.db, operate.Config{Schema: b.config, ReplayToAbsent: true})
-	if err != nil {
-		b.Fatal(err)
-	}
+	q, err := quarantine.New(b.DB, operate.Config{Schema: b.Config, ReplayToAbsent: true})
+	kit.OK(b, err)
 	return q
 }
 
 func (b *bench) find(q trace.Query) trace.Answer {
 	b.Helper()
 	answer, err := b.finder.Find(b.Context(), q)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return answer
 }
 

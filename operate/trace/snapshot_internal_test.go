@@ -13,40 +13,27 @@ import (
 func TestTablesAreReadAsOfOneMoment(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		j, err := New(db.DB, config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		count := func(tx *sql.Tx) (n int) {
-			if err := tx.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_blocked_keys`).Scan(&n); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, tx.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM once_blocked_keys`).Scan(&n))
 			return n
 		}
 		// After a function of the user has run, each transaction begins with a query that
 		// restores the settings of the session.
-		if err := j.db.InTx(t.Context(), db.DB, func(*sql.Tx) error { return nil }); err != nil {
-			t.Fatal(err)
-		}
-		err = j.snapshot(t.Context(), func(tx *sql.Tx) error {
+		kit.OK(t, j.db.InTx(t.Context(), db.DB, func(*sql.Tx) error { return nil }))
+		kit.OK(t, j.snapshot(t.Context(), func(tx *sql.Tx) error {
 			if got := count(tx); got != 0 {
 				t.Fatalf("count is %d, want 0", got)
 			}
 			_, err := db.ExecContext(t.Context(), `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
 				VALUES ('k', 1, 1, 'dead')`)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			if got := count(tx); got != 0 {
 				t.Fatalf("count is %d, want 0", got)
 			}
 			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	})
 }

@@ -59,15 +59,12 @@ func eachDriver(t *testing.T, test func(t *testing.T, w *world)) {
 			t.Parallel()
 			w := &world{T: t, Database: kit.Postgres(t), wire: &wire{}}
 			for _, config := range []schema.Config{{}, {Prefix: "other_"}, {Schema: "elsewhere"}} {
-				if err := schema.Up(t.Context(), w.DB, config); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, schema.Up(t.Context(), w.DB, config))
 			}
 			w.exec(`CREATE TABLE orders (id text PRIMARY KEY)`)
 			var err error
-			if w.connector, err = open(w.DSN, w.wire); err != nil {
-				t.Fatal(err)
-			}
+			w.connector, err = open(w.DSN, w.wire)
+			kit.OK(t, err)
 			w.db = w.open(lazytx.Connector(w.connector))
 			test(t, w)
 		})
@@ -84,9 +81,7 @@ func (w *world) open(c driver.Connector) *sql.DB {
 
 func (w *world) exec(query string) {
 	w.Helper()
-	if _, err := w.ExecContext(w.Context(), query); err != nil {
-		w.Fatal(err)
-	}
+	kit.Exec(w, w, query)
 }
 
 // text returns the rows of a query with one column.
@@ -95,30 +90,9 @@ func (w *world) text(query string) string {
 	return column(w.T, w, query)
 }
 
-// querier is a pool or a transaction.
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
-func column(t *testing.T, from querier, query string) string {
+func column(t *testing.T, from kit.Querier, query string) string {
 	t.Helper()
-	rows, err := from.QueryContext(t.Context(), query)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	var all []string
-	for rows.Next() {
-		var one string
-		if err := rows.Scan(&one); err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, one)
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return strings.Join(all, " ")
+	return strings.Join(kit.Lines(t, from, query), " ")
 }
 
 // expect fails the test unless the tables contain orders and events with these ids. The

@@ -12,6 +12,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/dialect"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/outbox/lazytx"
 	"github.com/watermill-once/once/schema"
@@ -20,9 +21,7 @@ import (
 func otherOutbox(t *testing.T, config outbox.Config) *outbox.Outbox {
 	t.Helper()
 	o, err := outbox.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return o
 }
 
@@ -35,7 +34,7 @@ func TestEventsAreSentWithCommit(t *testing.T) {
 		other := otherOutbox(t, outbox.Config{Schema: schema.Config{Prefix: "other_"}})
 		place := func(id string, events int) []string {
 			return w.wire.sent(func() {
-				if err := w.inTx(func(tx *sql.Tx, publisher message.Publisher) error {
+				kit.OK(t, w.inTx(func(tx *sql.Tx, publisher message.Publisher) error {
 					if _, err := tx.ExecContext(t.Context(), `INSERT INTO orders VALUES ($1)`, id); err != nil {
 						return err
 					}
@@ -48,9 +47,7 @@ func TestEventsAreSentWithCommit(t *testing.T) {
 						return nil
 					}
 					return other.Publisher(tx).Publish("t", event("other"))
-				}); err != nil {
-					t.Fatal(err)
-				}
+				}))
 			})
 		}
 		place("first", 0) // pgx prepares the statement
@@ -80,12 +77,8 @@ func TestEventsOfTheServicesOwnTransaction(t *testing.T) {
 		for n, ctx := range []context.Context{context.Background(), ending, context.Background()} {
 			commit := w.wire.sent(func() {
 				tx, err := w.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := errors.Join(w.place(tx, outbox.Publisher(tx), fmt.Sprint(n)), tx.Commit()); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, err)
+				kit.OK(t, errors.Join(w.place(tx, outbox.Publisher(tx), fmt.Sprint(n)), tx.Commit()))
 			})
 			last := commit[len(commit)-1]
 			if n != 1 && !strings.Contains(last, "INSERT INTO") {
@@ -102,9 +95,7 @@ func TestConsumerSendsBeginAndCommitWithItsStatements(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, w *world) {
 		inbox, err := dedup.New(w.db, dedup.Config{Consumer: "c", Outbox: outbox.Publisher})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		handle := inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			tx, _ := dedup.TxFromContext(msg.Context())
 			if err := w.place(tx, outbox.Publisher(tx), msg.UUID); err != nil {
@@ -116,9 +107,7 @@ func TestConsumerSendsBeginAndCommitWithItsStatements(t *testing.T) {
 		})
 		handled := func(id string) []string {
 			return w.wire.sent(func() {
-				if _, err := handle(event(id)); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, kit.Err(handle(event(id))))
 			})
 		}
 		handled("a") // this call also opens the connection
@@ -130,9 +119,7 @@ func TestConsumerSendsBeginAndCommitWithItsStatements(t *testing.T) {
 		if strings.Count(last, "INSERT INTO") != 1 || !strings.Contains(last, "after-b") || !strings.Contains(last, "; COMMIT") {
 			t.Errorf("the last message is %q", last)
 		}
-		if _, err := handle(event("b")); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, kit.Err(handle(event("b"))))
 		w.expect("a b", "a after-a b after-b")
 	})
 }
@@ -160,9 +147,7 @@ func TestTrap04_ConnectionLostAtCommitWithEvents(t *testing.T) {
 			w.wait(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'`, "0")
 			w.expect(want, want)
 		}
-		if err := w.inTx(func(tx *sql.Tx, events message.Publisher) error { return w.place(tx, events, "later") }); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, w.inTx(func(tx *sql.Tx, events message.Publisher) error { return w.place(tx, events, "later") }))
 		w.expect(want+" later", want+" later")
 	})
 }
@@ -201,9 +186,7 @@ func TestRefusedEventFailsTheCommit(t *testing.T) {
 			}
 			w.expect("", "")
 		}
-		if err := w.inTx(func(tx *sql.Tx, events message.Publisher) error { return w.place(tx, events, "a") }); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, w.inTx(func(tx *sql.Tx, events message.Publisher) error { return w.place(tx, events, "a") }))
 		w.expect("a", "a")
 	})
 }
@@ -214,9 +197,7 @@ func TestReadOnlyTransactionRefusesEventAtOnce(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, w *world) {
 		tx, err := w.db.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		defer func() { _ = tx.Rollback() }()
 		if err := outbox.Publisher(tx).Publish("t", event("e")); dialect.State(err) != "25006" {
 			t.Errorf("got %v", err)
@@ -228,17 +209,14 @@ func TestReadOnlyTransactionRefusesEventAtOnce(t *testing.T) {
 func TestLargeEventsAreSentAtOnceAndInOrder(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, w *world) {
-		err := w.inTx(func(tx *sql.Tx, events message.Publisher) error {
+		kit.OK(t, w.inTx(func(tx *sql.Tx, events message.Publisher) error {
 			small := func(id string) error { return events.Publish("t", event(id)) }
 			large := func(id string) error {
 				return events.Publish("t", message.NewMessage(id, make([]byte, lazytx.MaxLate)))
 			}
 
 			return errors.Join(small("a"), large("large"), small("b"), large("largest"), small("c"))
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		w.expect("", "a large b largest c")
 	})
 }

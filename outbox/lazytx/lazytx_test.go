@@ -32,9 +32,7 @@ func TestBeginIsSentWithFirstStatement(t *testing.T) {
 			t.Fatalf("the first statement was %q", query)
 		}
 		b.exec(tx, `INSERT INTO effects VALUES ($1)`, 2+n)
-		if err := end(tx); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, end(tx))
 		release()
 		b.stateIs(idle)
 	}
@@ -49,9 +47,7 @@ func TestResultBelongsToTheStatement(t *testing.T) {
 	b := newBench(t)
 	tx, _ := b.lazy()
 	result, err := tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = 7; INSERT INTO effects VALUES (1), (2), (3)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if rows, err := result.RowsAffected(); err != nil || rows != 3 {
 		t.Fatalf("%d rows, %v", rows, err)
 	}
@@ -64,7 +60,7 @@ func TestIsolationLevelIsKept(t *testing.T) {
 	b.db.SetMaxIdleConns(0) // a new connection uses the new default
 	b.db.SetMaxIdleConns(1)
 	b.effect(1)
-	err := b.ours.Write(t.Context(), b.db, func(tx *sql.Tx) error {
+	kit.OK(t, b.ours.Write(t.Context(), b.db, func(tx *sql.Tx) error {
 		if _, query := b.server(); !strings.HasPrefix(query, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL") {
 			t.Errorf("the first statement was %q", query)
 		}
@@ -72,10 +68,7 @@ func TestIsolationLevelIsKept(t *testing.T) {
 			t.Errorf("a transaction of this module has isolation %s", isolation)
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	tx, _ := b.lazy()
 	b.exec(tx, `SET LOCAL lock_timeout = 7`)
 	if isolation := isolationOf(t, tx); isolation != "serializable" {
@@ -85,17 +78,13 @@ func TestIsolationLevelIsKept(t *testing.T) {
 
 func isolationOf(t *testing.T, tx *sql.Tx) (isolation string) {
 	t.Helper()
-	if err := tx.QueryRowContext(t.Context(), `SHOW transaction_isolation`).Scan(&isolation); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tx.QueryRowContext(t.Context(), `SHOW transaction_isolation`).Scan(&isolation))
 	return isolation
 }
 
 func (b *bench) name() (name string) {
 	b.Helper()
-	if err := b.others.QueryRowContext(b.Context(), `SELECT current_database()`).Scan(&name); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, b.others.QueryRowContext(b.Context(), `SELECT current_database()`).Scan(&name))
 	return name
 }
 
@@ -139,22 +128,16 @@ func TestPreparedStatementsOfTheServiceRunInTheTransaction(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	statement, err := b.db.PrepareContext(t.Context(), `INSERT INTO effects VALUES ($1)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer statement.Close()
 	tx, release := b.lazy()
 	b.exec(tx, `INSERT INTO effects VALUES (1)`)
 	inside := tx.StmtContext(t.Context(), statement)
 	defer inside.Close()
-	if _, err := inside.ExecContext(t.Context(), 2); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(inside.ExecContext(t.Context(), 2)))
 	b.stateIs(inTransaction)
 	b.expect("0")
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tx.Commit())
 	release()
 	b.expect("0", "1", "2")
 }
@@ -165,18 +148,14 @@ func TestEmptyTransactionSendsNothing(t *testing.T) {
 	_, before := b.server()
 	for _, end := range []func(tx *sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
 		tx, release := b.lazy()
-		if err := end(tx); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, end(tx))
 		release()
 	}
 	if state, query := b.server(); state != idle || query != before {
 		t.Fatalf("the connection is %s after %q", state, query)
 	}
 	tx, err := b.db.BeginTx(t.Context(), nil) // no delayed BEGIN is left over
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	b.stateIs(inTransaction)
 	_ = tx.Rollback()
 }
@@ -189,22 +168,16 @@ func TestTransactionsOfTheServiceBeginAtOnce(t *testing.T) {
 		_, err := tx.ExecContext(t.Context(), `INSERT INTO effects VALUES (1)`)
 		return err
 	}
-	if err := b.ours.InTx(t.Context(), b.db, begun); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, b.ours.InTx(t.Context(), b.db, begun))
 	for _, options := range []*sql.TxOptions{nil, {Isolation: sql.LevelSerializable}, {ReadOnly: true}} {
 		tx, err := b.db.BeginTx(context.Background(), options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		b.stateIs(inTransaction)
 		_ = tx.Rollback()
 	}
 	for _, options := range []*sql.TxOptions{{Isolation: sql.LevelSerializable}, {ReadOnly: true}} {
 		tx, err := b.db.BeginTx(dialect.StartWithText(context.Background()), options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		b.stateIs(inTransaction)
 		_ = tx.Rollback()
 	}
@@ -222,19 +195,13 @@ func TestDelayedBeginAfterTransactionOfTheService(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		tx, err := b.db.BeginTx(ctx, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		b.exec(tx, `INSERT INTO effects VALUES ($1)`, 1+5*n)
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, tx.Commit())
 		b.effect(2 + 5*n)
 		tx, release := b.lazy()
 		b.stateIs(idle) // the BEGIN of the previous transaction was not delayed, but the BEGIN of this transaction is
-		if err := tx.Rollback(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, tx.Rollback())
 		release()
 		b.effect(3 + 5*n)
 		cancel()
@@ -255,12 +222,8 @@ func TestDelayedBeginAfterFailedBegin(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		tx, err := b.db.BeginTx(ctx, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
+		kit.OK(t, tx.Commit())
 		if _, err := b.db.BeginTx(context.Background(), &sql.TxOptions{Isolation: sql.LevelSnapshot}); err == nil {
 			t.Fatal("PostgreSQL accepts an unknown isolation level")
 		}
@@ -324,13 +287,9 @@ func TestCheckIsSentIfAStatementMayHaveEndedTheTransaction(t *testing.T) {
 		b := newBench(t) // nothing was prepared on this connection
 		check := &dialect.Check{SQL: `SELECT 1 / 0`}
 		tx, release, err := dialect.Begin(dialect.WithCheck(dialect.StartWithText(context.WithoutCancel(t.Context())), check), b.db, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		b.exec(tx, `INSERT INTO effects VALUES (1)`)
-		if err := end(tx); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, end(tx))
 		if err := tx.Commit(); err == nil || !check.Sent {
 			t.Errorf("%s: COMMIT was sent without the check: %v", name, err)
 		}
@@ -409,26 +368,15 @@ func TestReplicaErrorIsTheSame(t *testing.T) {
 	t.Parallel()
 	server := kit.PrivatePostgres(t)
 	c, err := pq.NewConnector(server.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ours, err := dialect.New(schema.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	before := sql.OpenDB(c)
 	defer before.Close()
-	var data string
-	if err := before.QueryRowContext(t.Context(), `SHOW data_directory`).Scan(&data); err != nil {
-		t.Fatal(err)
-	}
+	data := kit.One[string](t, before, `SHOW data_directory`)
 	server.Stop()
-	if err := os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o600))
+	kit.OK(t, server.Restart(t.Context()))
 	for name, c := range map[string]driver.Connector{"without": c, "with": lazytx.Connector(c)} {
 		db := sql.OpenDB(c)
 		defer db.Close()

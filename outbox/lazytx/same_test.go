@@ -157,9 +157,7 @@ func TestTransactionsAreTheSameAsWithoutLazytx(t *testing.T) {
 			if column(t, db, `SELECT count(*)::text FROM pg_prepared_statements WHERE name = 'count_events'`) == "1" {
 				return // some plays break the connection, and only a new connection needs the statement
 			}
-			if _, err := db.ExecContext(t.Context(), `PREPARE count_events AS SELECT count(*) FROM once_outbox`); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, db, `PREPARE count_events AS SELECT count(*) FROM once_outbox`)
 		}
 		plays := kit.Sized(30, 300)
 		random := rand.New(rand.NewPCG(19, 1))

@@ -1,7 +1,6 @@
 package lazytx_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"strings"
@@ -32,51 +31,35 @@ func newBench(t *testing.T) *bench {
 	t.Helper()
 	database := kit.Postgres(t)
 	c, err := pq.NewConnector(database.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	b := &bench{T: t, others: database.DB, db: sql.OpenDB(lazytx.Connector(c))}
 	t.Cleanup(func() { _ = b.db.Close() })
 	b.db.SetMaxOpenConns(1)
-	if b.ours, err = dialect.New(schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	b.ours, err = dialect.New(schema.Config{})
+	kit.OK(t, err)
 	b.exec(b.others, `CREATE TABLE effects (n integer)`)
 	b.effect(0)
 	return b
 }
 
-// execer is a pool or a transaction.
-type execer interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
-func (b *bench) exec(on execer, query string, args ...any) {
+func (b *bench) exec(on kit.Querier, query string, args ...any) {
 	b.Helper()
-	if _, err := on.ExecContext(b.Context(), query, args...); err != nil {
-		b.Fatal(err)
-	}
+	kit.Exec(b, on, query, args...)
 }
 
 // effect writes n in a transaction of this module. After that, lazytx knows that the
 // connection is alive.
 func (b *bench) effect(n int) {
 	b.Helper()
-	err := b.ours.Write(b.Context(), b.db, func(tx *sql.Tx) error {
+	kit.OK(b, b.ours.Write(b.Context(), b.db, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(b.Context(), `INSERT INTO effects VALUES ($1)`, n)
 		return err
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}))
 }
 
 func (b *bench) expect(want ...string) {
 	b.Helper()
-	var got string
-	if err := b.others.QueryRowContext(b.Context(), `SELECT string_agg(n::text, ' ' ORDER BY n) FROM effects`).Scan(&got); err != nil {
-		b.Fatal(err)
-	}
+	got := kit.One[string](b, b.others, `SELECT string_agg(n::text, ' ' ORDER BY n) FROM effects`)
 	if got != strings.Join(want, " ") {
 		b.Fatalf("the effects are %s, want %v", got, want)
 	}
@@ -86,9 +69,7 @@ func (b *bench) expect(want ...string) {
 func (b *bench) lazy() (tx *sql.Tx, release func()) {
 	b.Helper()
 	tx, release, err := dialect.Begin(dialect.StartWithText(b.Context()), b.db, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	b.Cleanup(release)
 	return tx, release
 }
@@ -97,12 +78,9 @@ func (b *bench) lazy() (tx *sql.Tx, release func()) {
 // latest query of the connection.
 func (b *bench) server() (state, query string) {
 	b.Helper()
-	err := b.others.QueryRowContext(b.Context(), `
+	kit.OK(b, b.others.QueryRowContext(b.Context(), `
 		SELECT state, query FROM pg_stat_activity
-		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`).Scan(&state, &query)
-	if err != nil {
-		b.Fatal(err)
-	}
+		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`).Scan(&state, &query))
 	return state, query
 }
 
@@ -128,7 +106,5 @@ func (b *bench) setAlive(at time.Time) {
 			return lazytx.SetAlive(c, at)
 		}), pooled.Close())
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 }

@@ -69,9 +69,7 @@ func TestExistingTopicExchangeIsUsedWhateverItsDurability(t *testing.T) {
 	receive(t, messages, "from stock").Ack()
 
 	v2 = rabbit.TopicExchange(uri, "durable", "billing")
-	if err := open(t, subscriberV2, v2).SubscribeInitialize("orders.#"); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, open(t, subscriberV2, v2).SubscribeInitialize("orders.#"))
 	v3 = amqp.NewDurableTopicConfig(uri, "durable", "other")
 	messages = subscribe(t, ours.newSubscriber(t, v3), "orders.*")
 	publish(t, ours.newPublisher(t, v3), "orders.placed", "m")
@@ -122,9 +120,7 @@ func TestIsMessageRedelivered(t *testing.T) {
 		messages := subscribe(t, open(t, newSubscriber, config), name)
 		msg := message.NewMessage("m", []byte("payload of m"))
 		msg.Metadata = message.Metadata{"customer": "17", amqp.MetadataRedeliveredKey: "true"}
-		if err := open(t, newPublisher, config).Publish(name, msg); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, open(t, newPublisher, config).Publish(name, msg))
 		first := receive(t, messages, "m")
 		if amqp.IsMessageRedelivered(first) {
 			t.Errorf("%s: the first delivery is marked as redelivered", name)
@@ -205,9 +201,7 @@ func TestUniversalSuite(t *testing.T) {
 		config := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group))
 		config.Marshaler = rabbit.Marshaler{}
 		subscriber, err := amqpv3.NewSubscriber(config, brisk)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		return ours.newPublisher(t, config), lenient{subscriber}
 	}
 	tests.TestPubSub(t, tests.Features{ConsumerGroups: true, Persistent: true, ForceShort: true},

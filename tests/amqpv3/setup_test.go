@@ -74,9 +74,7 @@ func (tr transport) newSubscriber(t *testing.T, config amqp.Config) message.Subs
 func open[C any, P interface{ Close() error }](t *testing.T, create func(C) (P, error), config C) P {
 	t.Helper()
 	part, err := create(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = part.Close() })
 	return part
 }
@@ -84,9 +82,7 @@ func open[C any, P interface{ Close() error }](t *testing.T, create func(C) (P, 
 // declare declares the exchange and the queue of topic.
 func (tr transport) declare(t *testing.T, config amqp.Config, topic string) {
 	t.Helper()
-	if err := tr.tryDeclare(t, config, topic); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tr.tryDeclare(t, config, topic))
 }
 
 func (tr transport) tryDeclare(t *testing.T, config amqp.Config, topic string) error {
@@ -101,9 +97,7 @@ func (tr transport) tryDeclare(t *testing.T, config amqp.Config, topic string) e
 func subscribe(t *testing.T, subscriber message.Subscriber, topic string) <-chan *message.Message {
 	t.Helper()
 	messages, err := subscriber.Subscribe(context.WithoutCancel(t.Context()), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return messages
 }
 
@@ -141,9 +135,7 @@ func unlimited(t *testing.T, uri string) amqp091.Table {
 	t.Helper()
 	arguments := amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}
 	conn, err := amqp091.Dial(uri)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer conn.Close()
 	if version, _ := conn.Properties["version"].(string); version >= "4" {
 		arguments["x-delivery-limit"] = int32(-1)
@@ -157,28 +149,18 @@ func unlimited(t *testing.T, uri string) amqp091.Table {
 func afterReturns(t *testing.T, uri, queue string, times int) string {
 	t.Helper()
 	conn, err := amqp091.Dial(uri)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer conn.Close()
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(channel.Confirm(false), channel.Qos(1, 0, false)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.OK(t, errors.Join(channel.Confirm(false), channel.Qos(1, 0, false)))
 	deliveries, err := channel.ConsumeWithContext(t.Context(), queue, "", false, false, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	send := func(body string) {
 		confirm, err := channel.PublishWithDeferredConfirmWithContext(t.Context(), "", queue, true, false, amqp091.Publishing{
 			DeliveryMode: amqp091.Persistent, Body: []byte(body),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if stored, err := confirm.WaitContext(t.Context()); err != nil || !stored {
 			t.Fatalf("%s is not stored: %v", body, err)
 		}
@@ -197,9 +179,7 @@ func afterReturns(t *testing.T, uri, queue string, times int) string {
 	}
 	send("m")
 	for range times {
-		if err := next().Reject(true); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, next().Reject(true))
 	}
 	send("next")
 	return string(next().Body)

@@ -281,16 +281,12 @@ func build(t *testing.T) (bin string) {
 func flagsOf(t *testing.T, dir string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defined := regexp.MustCompile(`flags\.(?:String|Bool|Int|Uint64|Duration)(?:Var\([\w.&]+, |\()"(\w+)"`)
 	var names []string
 	for _, file := range files {
 		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		for _, match := range defined.FindAllStringSubmatch(string(content), -1) {
 			names = append(names, match[1])
 		}

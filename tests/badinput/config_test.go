@@ -245,17 +245,11 @@ func TestInvalidConsumerNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	db := kit.SQLite(t).DB
 	config := schema.Config{Dialect: schema.SQLite}
-	if err := schema.Up(t.Context(), db, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, config))
 	retries, err := retry.New(db, retry.Config{Schema: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	transport, err := embedded.New(db, embedded.Config{Schema: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for name, c := range map[string]struct{ consumer, topic, says string }{
 		"no consumer":             {"", topic, "consumer"},
 		"consumer of 256 bytes":   {long[:256], topic, "consumer"},
@@ -273,9 +267,7 @@ func TestInvalidConsumerNamesAreRefused(t *testing.T) {
 				t.Errorf("got %v, want an error that names the %s", err, c.says)
 			}
 			cancel()
-			if err := sub.Close(); err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, sub.Close())
 		})
 	}
 }

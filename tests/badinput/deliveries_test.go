@@ -144,17 +144,13 @@ func deliveries() map[string]delivery {
 func (w *world) stranger(p amqp.Publishing) error {
 	w.Helper()
 	conn, err := amqp.Dial(w.broker)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	defer conn.Close()
 	channel, err := conn.Channel()
 	if err == nil {
 		err = channel.Confirm(false)
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	closed := channel.NotifyClose(make(chan *amqp.Error, 1))
 	confirm, err := channel.PublishWithDeferredConfirmWithContext(w.Context(), topic, "", false, false, p)
 	if err != nil {
@@ -177,14 +173,10 @@ func TestDeliveriesOfForeignSenders(t *testing.T) {
 	w := newWorld(t, kit.Postgres(t), kit.Rabbit(t).URL, lease)
 	w.consume()
 	conn, err := amqp.Dial(w.broker)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer conn.Close()
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	send := func(p amqp.Publishing, body string) {
 		p.Body = []byte(body)
 		if err := w.send(channel, p); err != nil {
@@ -238,9 +230,7 @@ func TestDeliveriesOfForeignSenders(t *testing.T) {
 		})
 	}
 	page, err := w.consumer.Quarantine().List(t.Context(), operate.Filter{Limit: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for _, e := range page.Rows { // the quarantine also keeps data that a text column cannot store
 		if d := cases[string(e.Message.Payload)]; d.MessageId != "" && e.Message.UUID != d.MessageId {
 			t.Errorf("%q is in quarantine as %q", d.MessageId, e.Message.UUID)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/dead"
 	"github.com/watermill-once/once/poison"
@@ -223,32 +224,22 @@ func (w *world) fates() map[string][]fate {
 		delivered: `SELECT payload FROM effects`, waits: `SELECT payload FROM once_outbox`,
 	} {
 		rows, err := w.db.QueryContext(w.Context(), query)
-		if err != nil {
-			w.Fatal(err)
-		}
+		kit.OK(w, err)
 		defer rows.Close()
 		for rows.Next() {
 			var payload []byte
-			if err := rows.Scan(&payload); err != nil {
-				w.Fatal(err)
-			}
+			kit.OK(w, rows.Scan(&payload))
 			note(payload, f)
 		}
-		if err := rows.Err(); err != nil {
-			w.Fatal(err)
-		}
+		kit.OK(w, rows.Err())
 	}
 	letters, err := w.letters()
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	for _, l := range letters {
 		note(l.Payload, fate(l.Reason))
 	}
 	page, err := w.consumer.Quarantine().List(w.Context(), operate.Filter{Limit: 1000})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	for _, e := range page.Rows {
 		if e.Message == nil {
 			note([]byte(e.MessageID), fate(e.Reason))

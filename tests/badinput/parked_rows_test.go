@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/poison"
 )
@@ -132,16 +133,12 @@ func TestParkedRowsEditedByHand(t *testing.T) {
 	const lease = time.Second // the test waits until the leases of invalid rows have ended
 	eachWorld(t, lease, func(w *world) {
 		store, err := parkedrows.NewStore(w.db, w.config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		happened, envelopes := map[string]error{}, map[string]string{}
 		staying := 0
 		for name, e := range parkedEdits {
 			for _, id := range []string{name + " before", name, name + " after"} {
-				if err := store.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage(id, []byte(id))); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, store.Deliver(t.Context(), topic, []string{consumer}, message.NewMessage(id, []byte(id))))
 			}
 			_, happened[name] = w.db.ExecContext(w.Context(), w.sql(`UPDATE once_parked SET `+e.set+` WHERE message_id = $1`), name)
 			if e.fate(w) == stays {
@@ -178,9 +175,7 @@ func TestParkedRowsEditedByHand(t *testing.T) {
 			})
 		}
 		page, err := w.consumer.Quarantine().List(t.Context(), operate.Filter{Limit: 1000})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		for _, e := range page.Rows {
 			if kept := hex.EncodeToString(e.Envelope); kept != envelopes[e.MessageID] {
 				t.Errorf("%q: the envelope was %s, and is %s", e.MessageID, envelopes[e.MessageID], kept)

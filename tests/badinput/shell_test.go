@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // shell runs command lines in a known environment. It finds the files that they leave
@@ -26,17 +28,11 @@ func newShell(t *testing.T, bin string) *shell {
 	t.Helper()
 	s := &shell{scratch: t.TempDir()}
 	for _, dir := range []string{"work", "tmp", "dir"} {
-		if err := os.Mkdir(filepath.Join(s.scratch, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, os.Mkdir(filepath.Join(s.scratch, dir), 0o755))
 	}
-	if err := os.WriteFile(filepath.Join(s.scratch, "file"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, os.WriteFile(filepath.Join(s.scratch, "file"), nil, 0o600))
 	absolute, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	// If make runs this test, the environment contains variables of make.
 	s.environment = slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/dead"
 	"github.com/watermill-once/once/operate/parked"
@@ -120,11 +121,9 @@ func TestTablesEditedByHand(t *testing.T) {
 
 		// These messages use every slot, and the blocked keys.
 		box, err := outbox.New(outbox.Config{Schema: w.config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		const many = 400
-		if err := box.InTx(t.Context(), w.db, func(_ *sql.Tx, events message.Publisher) error {
+		kit.OK(t, box.InTx(t.Context(), w.db, func(_ *sql.Tx, events message.Publisher) error {
 			for n := range many {
 				msg := message.NewMessage(name(n), []byte(name(n)))
 				if n < 40 {
@@ -135,9 +134,7 @@ func TestTablesEditedByHand(t *testing.T) {
 				}
 			}
 			return events.Publish(topic, message.NewMessage("done before", []byte("done before")))
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		letters := w.count(`once_outbox_dead`)
 		w.consume()
 		w.forward()
@@ -161,9 +158,7 @@ func name(n int) string { return fmt.Sprintf("m-%03d", n) }
 func (w *world) checkReads() {
 	w.Helper()
 	letters, err := dead.New(w.db, operate.Config{Schema: w.config})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	for name, f := range map[string]operate.Filter{
 		"all": {}, "tenant": {Tenant: "t"}, "aggregate": {AggregateType: "a", AggregateID: "b"}, "event": {EventType: "e"},
 	} {
@@ -183,9 +178,7 @@ func (w *world) checkReads() {
 		w.Errorf("replays: %v", err)
 	}
 	messages, err := parked.New(w.db, operate.Config{Schema: w.config})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	if _, err := messages.List(w.Context(), operate.Filter{}); err != nil {
 		w.Errorf("parked messages: %v", err)
 	}

@@ -65,9 +65,7 @@ func newWorld(t *testing.T, db kit.Database, broker string, lease time.Duration)
 	w := &world{
 		T: t, db: db.DB, config: schema.Config{Dialect: schema.Dialect(db.Dialect)}, broker: broker, logs: &kit.Logs{},
 	}
-	if err := schema.Up(t.Context(), w.db, w.config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), w.db, w.config))
 	binary := "bytea"
 	if w.lite() {
 		binary = "blob"
@@ -86,13 +84,11 @@ func newWorld(t *testing.T, db kit.Database, broker string, lease time.Duration)
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if w.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{}); err != nil {
-		t.Fatal(err)
-	}
+	w.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
+	kit.OK(t, err)
 	if w.broker == "" {
-		if w.local, err = embedded.New(w.db, embedded.Config{Schema: w.config}); err != nil {
-			t.Fatal(err)
-		}
+		w.local, err = embedded.New(w.db, embedded.Config{Schema: w.config})
+		kit.OK(t, err)
 	}
 	w.consumer.AddHandler(w.router, consumer, topic, w.subscriber(), w.handle)
 	return w
@@ -135,12 +131,8 @@ func (w *world) subscriber() message.Subscriber {
 		return w.local.Subscriber()
 	}
 	sub, err := rabbit.NewSubscriber(w.amqp(), rabbit.SubscriberConfig{Logger: w.logs})
-	if err != nil {
-		w.Fatal(err)
-	}
-	if err := sub.SubscribeInitialize(topic); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
+	kit.OK(w, sub.SubscribeInitialize(topic))
 	return sub
 }
 
@@ -170,9 +162,7 @@ func (w *world) forward() {
 	var publisher message.Publisher = w.local
 	if w.broker != "" {
 		p, err := rabbit.NewPublisher(w.amqp(), rabbit.PublisherConfig{Logger: w.logs})
-		if err != nil {
-			w.Fatal(err)
-		}
+		kit.OK(w, err)
 		w.Cleanup(func() {
 			if err := p.Close(); err != nil {
 				w.Errorf("publisher: %v", err)
@@ -184,9 +174,7 @@ func (w *world) forward() {
 		Schema: w.config, Logger: w.logs, MaxAttempts: 3, StallTimeout: time.Second, PollMax: 20 * time.Millisecond,
 		Backoff: func(int) time.Duration { return time.Millisecond },
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.WithoutCancel(w.Context())) }()
 	w.Cleanup(func() {
@@ -203,14 +191,10 @@ func (w *world) forward() {
 func (w *world) put(id string) {
 	w.Helper()
 	box, err := outbox.New(outbox.Config{Schema: w.config})
-	if err != nil {
-		w.Fatal(err)
-	}
-	if err := box.InTx(w.Context(), w.db, func(_ *sql.Tx, events message.Publisher) error {
+	kit.OK(w, err)
+	kit.OK(w, box.InTx(w.Context(), w.db, func(_ *sql.Tx, events message.Publisher) error {
 		return events.Publish(topic, message.NewMessage(id, []byte(id)))
-	}); err != nil {
-		w.Fatal(err)
-	}
+	}))
 }
 
 // send publishes a message to the broker with amqp091.

@@ -96,9 +96,7 @@ func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
 	kit.Long(t)
 	b, broker := tiny(t)
 	docs, err := os.ReadFile(filepath.Join("..", "..", "docs", "contributing", "benchmarks.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	measured := make([][]row, len(b.groups))
 	t.Run("groups", func(t *testing.T) { // ends after its parallel subtests
 		for i, g := range b.groups {
@@ -108,9 +106,8 @@ func TestEveryGroupMeasuresWhatTheDocsExplain(t *testing.T) {
 				// again, with more time.
 				for times := 1; ; times *= 5 {
 					var err error
-					if measured[i], err = g.measure(b.longer(times), t.Context()); err != nil {
-						t.Fatal(err)
-					}
+					measured[i], err = g.measure(b.longer(times), t.Context())
+					kit.OK(t, err)
 					if !slices.ContainsFunc(measured[i], wronglyZero) || times > 100 {
 						break
 					}
@@ -179,29 +176,20 @@ func TestFilledRowsEqualRowsOfTheOutbox(t *testing.T) {
 	for name, keys := range map[string]int{"without keys": 0, "with keys": 10} {
 		t.Run(name, func(t *testing.T) {
 			s, err := b.newScene(t.Context(), "classic")
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			defer func() {
-				if err := s.Close(); err != nil {
-					t.Error(err)
-				}
+				kit.Check(t, s.Close())
 			}()
 			msg := newMessage()
 			if keys > 0 {
 				outbox.SetOrderingKey(msg, "key-1")
 			}
-			if err := s.fill(t.Context(), 1000, keys); err != nil {
-				t.Fatal(err)
-			}
-			err = outbox.InTx(t.Context(), s.db.DB, func(_ *sql.Tx, events message.Publisher) error {
+			kit.OK(t, s.fill(t.Context(), 1000, keys))
+			kit.OK(t, outbox.InTx(t.Context(), s.db.DB, func(_ *sql.Tx, events message.Publisher) error {
 				return events.Publish(s.queue.name, msg)
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))
 			var rows, alike, ids, slots, keySlots int
-			err = s.db.QueryRowContext(t.Context(), `
+			kit.OK(t, s.db.QueryRowContext(t.Context(), `
 				SELECT count(*),
 				       count(*) FILTER (WHERE (o.topic, o.payload, o.metadata::jsonb - $2, o.attempts)
 				                            = (m.topic, m.payload, m.metadata::jsonb - $2, m.attempts)
@@ -210,10 +198,7 @@ func TestFilledRowsEqualRowsOfTheOutbox(t *testing.T) {
 				                          AND o.due_at IS NULL AND length(o.message_id) = length(m.message_id)),
 				       count(DISTINCT o.message_id), count(DISTINCT o.slot), count(DISTINCT (o.ordering_key, o.slot))
 				FROM once_outbox AS o, (SELECT * FROM once_outbox WHERE message_id = $1) AS m
-				WHERE o.message_id <> $1`, msg.UUID, outbox.OrderingKey).Scan(&rows, &alike, &ids, &slots, &keySlots)
-			if err != nil {
-				t.Fatal(err)
-			}
+				WHERE o.message_id <> $1`, msg.UUID, outbox.OrderingKey).Scan(&rows, &alike, &ids, &slots, &keySlots))
 			wantSlots := 64
 			if keys > 0 {
 				wantSlots = keys

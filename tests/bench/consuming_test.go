@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/rabbit"
 )
 
@@ -16,13 +17,9 @@ func consumerScene(t *testing.T) *scene {
 	t.Helper()
 	b, _ := tiny(t)
 	s, err := b.newConsumerScene(t.Context(), "classic")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, s.Close())
 	})
 	return s
 }
@@ -31,12 +28,8 @@ func consumerScene(t *testing.T) *scene {
 func TestEffectsAreChecked(t *testing.T) {
 	lazy := func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) { return nil, nil }
 	s := consumerScene(t)
-	if _, err := s.consume(t.Context(), newMessages(3), chainWith(rabbit.SubscriberConfig{}, lazy)); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.hasEffects(t.Context(), effects{inbox: 3}); err != nil {
-		t.Error(err)
-	}
+	kit.OK(t, kit.Err(s.consume(t.Context(), newMessages(3), chainWith(rabbit.SubscriberConfig{}, lazy))))
+	kit.Check(t, s.hasEffects(t.Context(), effects{inbox: 3}))
 	if err := s.hasEffects(t.Context(), effects{orders: 3, inbox: 3}); err == nil || !strings.Contains(err.Error(), "orders:3") {
 		t.Error(err)
 	}
@@ -59,23 +52,16 @@ func TestFilledIDsLookLikeIDsOfMessages(t *testing.T) {
 	b, _ := tiny(t)
 	for name, kind := range map[string]kindOfID{"7": inOrder, "4": atRandom} {
 		i, err := b.newInbox(t.Context(), 1000, kind)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		defer func() {
-			if err := i.Close(); err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, i.Close())
 		}()
 		var rows, ids, ofVersion, before, unlike int
-		err = i.db.QueryRowContext(t.Context(), `
+		kit.OK(t, i.db.QueryRowContext(t.Context(), `
 			SELECT count(*), count(DISTINCT message_id::uuid), count(*) FILTER (WHERE substr(message_id, 15, 1) = $1),
 			       count(*) FILTER (WHERE message_id < $2),
 			       count(*) FILTER (WHERE (consumer, length(digest), length(message_id)) IS DISTINCT FROM ('bench', 32, 36))
-			FROM once_inbox`, name, inOrder.next()).Scan(&rows, &ids, &ofVersion, &before, &unlike)
-		if err != nil {
-			t.Fatal(err)
-		}
+			FROM once_inbox`, name, inOrder.next()).Scan(&rows, &ids, &ofVersion, &before, &unlike))
 		if rows != 1000 || ids != 1000 || ofVersion != 1000 || unlike != 0 || (before == 1000) != (name == "7") {
 			t.Errorf("version %s: %d rows, %d ids, %d of the version, %d before now, %d unlike", name, rows, ids, ofVersion, before, unlike)
 		}

@@ -21,9 +21,7 @@ func setServers(t *testing.T) {
 func parsed(t *testing.T, args ...string) options {
 	t.Helper()
 	o, err := parse(args)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return o
 }
 
@@ -99,13 +97,9 @@ func TestPasswordsOfTheServersAreNotPrinted(t *testing.T) {
 	}
 	// The error about a server that does not answer must not show its URL either.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	closed := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, listener.Close())
 	dsn := kit.Postgres(t).DSN
 	for _, o := range []options{
 		{pgDSN: "postgres://u:canary@" + closed + "/d?sslmode=disable", amqpURL: "amqp://u:canary@" + closed},

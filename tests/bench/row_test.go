@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 func of(id string, values ...float64) series {
@@ -92,17 +94,11 @@ func TestTableMarksMissedLimits(t *testing.T) {
 func TestJSON(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.json")
 	rows := []row{of("raw", 1, 2, 3).row(), of("a", 1).against(of("raw", 2), 0.85), of("late", 4).atMost(3)}
-	if err := writeJSON(path, rows); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, writeJSON(path, rows))
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	var got []map[string]any
-	if err := json.Unmarshal(content, &got); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, json.Unmarshal(content, &got))
 	want := []map[string]any{
 		{"id": "raw", "what": "what raw is", "unit": "msg/s", "median": 2.0, "min": 1.0, "max": 3.0},
 		{
@@ -154,13 +150,9 @@ func TestWorseRatiosAreReported(t *testing.T) {
 		{ID: "absolute", Median: 100},
 		ratio("gone", "raw", 1, false),
 	}
-	if err := writeJSON(path, before); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, writeJSON(path, before))
 	baseline, err := readBaseline(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	all, worse := compare([]row{
 		ratio("slower", "raw", 0.6, false), ratio("noisy", "raw", 0.7, false), ratio("faster", "raw", 1.8, false),
 		ratio("other", "raw", 0.1, false), ratio("delayed", "alone", 2.5, true), ratio("sooner", "alone", 0.5, true),
@@ -182,9 +174,7 @@ func TestWorseRatiosAreReported(t *testing.T) {
 // The file baseline.json can be read, and each of its ratios refers to a row in the file.
 func TestCommittedBaselineIsValid(t *testing.T) {
 	rows, err := readBaseline("baseline.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if len(rows) == 0 {
 		t.Error("baseline.json is empty")
 	}
@@ -197,9 +187,7 @@ func TestCommittedBaselineIsValid(t *testing.T) {
 
 func TestFileThatIsNoBaselineIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.json")
-	if err := os.WriteFile(path, []byte("id what median"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, os.WriteFile(path, []byte("id what median"), 0o600))
 	if _, err := readBaseline(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Error(err)
 	}
@@ -209,13 +197,9 @@ func TestFileThatIsNoBaselineIsRefused(t *testing.T) {
 // in baseline.json must agree.
 func TestSpeedInTheReadmeAgreesWithTheBaseline(t *testing.T) {
 	rows, err := readBaseline("baseline.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	const promise = "14 times slower"
 	if !strings.Contains(string(readme), promise) {
 		t.Errorf("README.md does not say %q", promise)

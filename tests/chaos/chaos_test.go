@@ -22,16 +22,13 @@ func TestMain(m *testing.M) {
 func chaos(t *testing.T, o options, kinds string) *report {
 	t.Helper()
 	var err error
-	if o.faults, err = choose(kinds); err != nil {
-		t.Fatal(err)
-	}
+	o.faults, err = choose(kinds)
+	kit.OK(t, err)
 	r, err := run(t.Context(), o, t.Output())
 	if errors.Is(err, servers.ErrNotInstalled) {
 		kit.Without(t, err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	r.print(t.Output())
 	return r
 }

@@ -24,25 +24,18 @@ func frame(class, method uint16) []byte {
 func wire(t *testing.T) (p *proxy, client, server net.Conn) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
-	if p, err = newProxy(listener.Addr().String(), amqpProtocol); err != nil {
-		t.Fatal(err)
-	}
+	p, err = newProxy(listener.Addr().String(), amqpProtocol)
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = p.Close() })
-	if client, err = net.Dial("tcp", p.address); err != nil {
-		t.Fatal(err)
-	}
-	if server, err = listener.Accept(); err != nil {
-		t.Fatal(err)
-	}
+	client, err = net.Dial("tcp", p.address)
+	kit.OK(t, err)
+	server, err = listener.Accept()
+	kit.OK(t, err)
 	for _, conn := range []net.Conn{client, server} {
 		t.Cleanup(func() { _ = conn.Close() })
-		if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	}
 	send(t, client, []byte("AMQP\x00\x00\x09\x01"))
 	receive(t, server, 8)
@@ -51,16 +44,12 @@ func wire(t *testing.T) (p *proxy, client, server net.Conn) {
 
 func send(t *testing.T, conn net.Conn, message []byte) {
 	t.Helper()
-	if _, err := conn.Write(message); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(conn.Write(message)))
 }
 
 func receive(t *testing.T, conn net.Conn, n int) {
 	t.Helper()
-	if _, err := io.ReadFull(conn, make([]byte, n)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(io.ReadFull(conn, make([]byte, n))))
 }
 
 // over waits for the end of a connection, and returns its error.

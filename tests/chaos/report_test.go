@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // bitten returns the report of a run that passes.
@@ -80,19 +82,13 @@ func TestJournalHasTheLastEntryOfEachTransaction(t *testing.T) {
 		"writer1-2": {{tried, "c"}, {unknown, "c"}, {tried, "d"}}, // killed while its transaction d was open
 	} {
 		j, err := openJournal(filepath.Join(dir, name+".journal"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		for _, n := range notes {
-			if err := j.note(n.state, n.tx, 3); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, j.note(n.state, n.tx, 3))
 		}
 	}
 	got, err := readJournals(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	want := map[string]entry{"a": {committed, 3}, "b": {rolledBack, 3}, "c": {unknown, 3}, "d": {unknown, 3}}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -103,13 +99,9 @@ func TestAJournalThatContradictsItselfIsAnError(t *testing.T) {
 	for name, notes := range map[string]string{"tried twice": "TT", "no state": "X"} {
 		dir := t.TempDir()
 		j, err := openJournal(filepath.Join(dir, "w.journal"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		for _, state := range []byte(notes) {
-			if err := j.note(state, "a", 1); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, j.note(state, "a", 1))
 		}
 		if _, err := readJournals(dir); err == nil {
 			t.Errorf("%s: no error", name)

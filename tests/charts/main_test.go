@@ -4,18 +4,16 @@ import (
 	"bytes"
 	"os"
 	"testing"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // The committed chart shows the current default policy.
 func TestChartIsUpToDate(t *testing.T) {
 	var want bytes.Buffer
-	if err := write(&want); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, write(&want))
 	got, err := os.ReadFile("../../docs/img/retry-policy.svg")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if !bytes.Equal(got, want.Bytes()) {
 		t.Error("docs/img/retry-policy.svg is out of date: run make charts")
 	}

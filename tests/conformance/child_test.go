@@ -241,15 +241,12 @@ var errFails = errors.New("the handler fails")
 func begin(t *testing.T, l life) *process {
 	t.Helper()
 	told, err := json.Marshal(l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	p := &process{Cmd: exec.Command(kit.Program(t, "")), hanging: make(chan struct{})}
 	p.Env = append(os.Environ(), environment+"="+string(told))
 	p.Stdout, p.Stderr = &signal{given: p.hanging}, os.Stderr
-	if p.stdin, err = p.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
+	p.stdin, err = p.StdinPipe()
+	kit.OK(t, err)
 	p.ended = kit.StartChild(t, p.Cmd)
 	return p
 }

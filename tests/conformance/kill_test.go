@@ -29,9 +29,7 @@ func newWorld(t *testing.T, db kit.Database) *world {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
 	w := &world{T: t, Database: db}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	number := "n INTEGER PRIMARY KEY AUTOINCREMENT"
 	if db.Dialect == "postgres" {
 		number = "n BIGINT GENERATED ALWAYS AS IDENTITY"
@@ -39,24 +37,19 @@ func newWorld(t *testing.T, db kit.Database) *world {
 	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // the id is not unique, so that a repeated effect is visible
 	w.exec(queueTable)
 	var err error
-	if w.parked, err = parkedrows.NewStore(db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	w.parked, err = parkedrows.NewStore(db.DB, config)
+	kit.OK(t, err)
 	return w
 }
 
 func (w *world) exec(query string, args ...any) {
 	w.Helper()
-	if _, err := w.ExecContext(w.Context(), query, args...); err != nil {
-		w.Fatal(err)
-	}
+	kit.Exec(w, w, query, args...)
 }
 
 func (w *world) count(what string) (n int) {
 	w.Helper()
-	if err := w.QueryRowContext(w.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, w.QueryRowContext(w.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n))
 	return n
 }
 
@@ -75,9 +68,7 @@ func (w *world) put(l life, ids ...string) {
 		default:
 			err = publish(w.Context(), w.broker, l.Queue, msg)
 		}
-		if err != nil {
-			w.Fatal(err)
-		}
+		kit.OK(w, err)
 	}
 }
 

@@ -13,22 +13,7 @@ import (
 // effects returns the ids of the messages in the order in which they took effect.
 func (w *world) effects() (ids []string) {
 	w.Helper()
-	rows, err := w.QueryContext(w.Context(), `SELECT message_id FROM effects ORDER BY n`)
-	if err != nil {
-		w.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			w.Fatal(err)
-		}
-		ids = append(ids, id)
-	}
-	if err := rows.Err(); err != nil {
-		w.Fatal(err)
-	}
-	return ids
+	return kit.Lines(w, w, `SELECT message_id FROM effects ORDER BY n`)
 }
 
 func effectsInOrder(w *world) {
@@ -104,16 +89,12 @@ func TestKilledWhileAKeyStaysBlocked(t *testing.T) {
 				defer p.stop(t)
 				kit.Eventually(t, patience, "the next process keeps the key held", func() bool { return held() })
 				entries, err := quarantine.New(w.DB, operate.Config{Schema: w.parked.Dialect().Config(), ReplayToAbsent: true})
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, err)
 				page, err := entries.List(t.Context(), operate.Filter{})
 				if err != nil || len(page.Rows) != 1 || page.Rows[0].MessageID != messages[0] {
 					t.Fatalf("%v, entries %+v", err, page.Rows)
 				}
-				if err := entries.Replay(t.Context(), operate.Act{Actor: "test"}, page.Rows[0].ID); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, entries.Replay(t.Context(), operate.Act{Actor: "test"}, page.Rows[0].ID))
 				kit.Eventually(t, patience, "all messages are handled", func() bool { return w.settled() })
 				w.checkOnce(messages...)
 				if got := w.effects(); !slices.Equal(got, messages) {

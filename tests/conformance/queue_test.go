@@ -114,18 +114,12 @@ func (q queue) Close() error { return nil }
 func newQueue(t *testing.T, broker kit.Broker) (string, *amqp.Channel) {
 	t.Helper()
 	conn, err := amqp.Dial(broker.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	name := broker.Name(consumer)
-	if _, err := channel.QueueDeclare(name, true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(channel.QueueDeclare(name, true, false, false, false, nil)))
 	t.Cleanup(func() { _, _ = channel.QueueDelete(name, false, false, false) })
 	return name, channel
 }

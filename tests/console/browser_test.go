@@ -75,17 +75,13 @@ func open(t *testing.T) *tab {
 	t.Helper()
 	chromium(t) // before the database is created
 	db := kit.Postgres(t)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	b := &tab{T: t, db: db}
 	pages, err := console.Handler(db.DB, console.Config{
 		Authorize:   b.authorize,
 		Environment: "test", Color: console.Green, Logger: kit.Logger(t),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	mux := http.NewServeMux()
 	mux.Handle("/ops/", pages)
 	server := httptest.NewServer(mux)
@@ -159,9 +155,7 @@ func (b *tab) browse(url string, stop func() error) {
 
 func (b *tab) must(err error) {
 	b.Helper()
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 }
 
 func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {

@@ -31,9 +31,7 @@ func startDemo(t *testing.T) (url string, stop func() error) {
 	if err == nil {
 		err = demo.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		if _, address, found := strings.Cut(lines.Text(), "console at "); found {

@@ -63,9 +63,7 @@ var otherPages = []string{"payload", "job"}
 func source(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../console/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return string(text)
 }
 
@@ -87,9 +85,7 @@ func routes(t *testing.T, method string) (names []string) {
 func changes(t *testing.T) (all []console.Action) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "config.go", source(t, "config.go"), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
 		if !ok || len(spec.Values) != 1 {

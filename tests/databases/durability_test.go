@@ -37,14 +37,10 @@ func TestStartLogsADatabaseThatMayLoseCommits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := schema.Config{Dialect: schema.Dialect(test.db.Dialect)}
-			if err := schema.Up(t.Context(), test.db.DB, config); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, schema.Up(t.Context(), test.db.DB, config))
 			test.db.SetMaxOpenConns(1) // so that all statements use the session with this setting
 			test.db.SetConnMaxIdleTime(0)
-			if _, err := test.db.ExecContext(t.Context(), test.setting); err != nil {
-				t.Fatal(err)
-			}
+			kit.Exec(t, test.db, test.setting)
 			for what, start := range map[string]func(t *testing.T, db *sql.DB, config schema.Config, logs *kit.Logs, want int){
 				"forwarder": startForwarder, "consumer": startConsumer,
 			} {
@@ -65,9 +61,7 @@ func TestStartLogsADatabaseThatMayLoseCommits(t *testing.T) {
 func startForwarder(t *testing.T, db *sql.DB, config schema.Config, logs *kit.Logs, _ int) {
 	t.Helper()
 	f, err := forwarder.New(db, nowhere{}, forwarder.Config{Schema: config, Logger: logs})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	until(t, f.Run, func() bool {
 		select {
 		case <-f.Running():
@@ -81,22 +75,15 @@ func startForwarder(t *testing.T, db *sql.DB, config schema.Config, logs *kit.Lo
 func startConsumer(t *testing.T, db *sql.DB, config schema.Config, logs *kit.Logs, want int) {
 	t.Helper()
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Schema: config, Logger: logs})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	// The first sweep removes one expired row.
 	insert := `INSERT INTO once_inbox (message_id, consumer, processed_at, digest) VALUES ('old', 'c', '2020-01-01', '')`
 	if config.Dialect == schema.SQLite {
 		insert = `INSERT INTO once_inbox (message_id, consumer, processed_at, digest) VALUES ('old', 'c', 0, '')`
 	}
-	if _, err := db.ExecContext(t.Context(), insert); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, db, insert)
 	until(t, consumer.Run, func() bool {
-		var n int
-		if err := db.QueryRowContext(t.Context(), `SELECT count(*) FROM once_inbox`).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		n := kit.One[int](t, db, `SELECT count(*) FROM once_inbox`)
 		return n == 0 && logs.Count(line) >= want
 	})
 }
@@ -110,7 +97,5 @@ func until(t *testing.T, run func(ctx context.Context) error, done func() bool) 
 	go func() { ended <- run(ctx) }()
 	kit.Eventually(t, time.Minute, "the part has started", done)
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, <-ended)
 }

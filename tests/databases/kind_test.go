@@ -48,9 +48,7 @@ func eachDriver(t *testing.T, dsn string, test func(t *testing.T, db *sql.DB)) {
 	for name, open := range drivers {
 		t.Run(name, func(t *testing.T) {
 			db, err := open(dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			t.Cleanup(func() { _ = db.Close() })
 			test(t, db)
 		})
@@ -106,9 +104,7 @@ func TestMySQLIsRefusedWithEachDialect(t *testing.T) {
 		// Packages that do not check the tables return the same error. The root package tests all
 		// of these packages.
 		messages, err := outbox.New(db, operate.Config{Schema: schema.Config{Dialect: dialect}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		_, err = messages.List(t.Context(), operate.Filter{})
 		says = "^outbox: list: schema: check: " + schema.ErrDialect.Error() + ": " + says + "$"
 		if !errors.Is(err, schema.ErrDialect) || !regexp.MustCompile(says).MatchString(err.Error()) {
@@ -123,9 +119,7 @@ func TestMySQLIsRefusedWithEachDialect(t *testing.T) {
 func TestConnectionWithoutUTF8IsRefused(t *testing.T) {
 	t.Parallel()
 	db, err := sql.Open("pgx", kit.Postgres(t).DSN+"&client_encoding=LATIN1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	refuses(t, db, schema.Config{}, schema.ErrEncoding, `client_encoding of the connection to "once_test[a-z0-9_]+" is LATIN1: `+
 		`set it to UTF8 in the data source name, or with ALTER ROLE ... SET client_encoding = 'UTF8'`)
@@ -136,13 +130,9 @@ func TestEncodingAndDurabilityWithEveryDriver(t *testing.T) {
 	eachDriver(t, kit.PostgresIn(t, "LATIN1").DSN, func(t *testing.T, db *sql.DB) {
 		refuses(t, db, schema.Config{}, schema.ErrEncoding, `database "once_test[a-z0-9_]+" is encoded in LATIN1: `+
 			`make one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0, and move the data with pg_dump and pg_restore`)
-		if err := schema.Durability(t.Context(), db, schema.Config{}); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, schema.Durability(t.Context(), db, schema.Config{}))
 		db.SetMaxOpenConns(1) // so that all statements use the session with this setting
-		if _, err := db.ExecContext(t.Context(), `SET synchronous_commit = off`); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, `SET synchronous_commit = off`)
 		if err := schema.Durability(t.Context(), db, schema.Config{}); !errors.Is(err, schema.ErrNotDurable) {
 			t.Error(err)
 		}

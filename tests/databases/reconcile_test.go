@@ -15,13 +15,9 @@ import (
 func TestReconcileWithPgx(t *testing.T) {
 	dsn := kit.Postgres(t).DSN
 	db, err := sql.Open("pgx", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer db.Close()
-	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
 	for _, query := range []string{
 		`INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, sent_at)
 		 SELECT n, CASE WHEN n % 2 = 0 THEN gen_random_uuid()::text ELSE 'order-' || n END, 'orders', '', '{}', at, at
@@ -32,22 +28,14 @@ func TestReconcileWithPgx(t *testing.T) {
 		`INSERT INTO once_parked (message_id, consumer, topic, state, due_at, digest, envelope, created_at)
 		 VALUES ('parked', 'payments', 'orders', 'quarantined', now(), '', '', now() - interval '3 hours')`,
 	} {
-		if _, err := db.ExecContext(t.Context(), query); err != nil {
-			t.Fatal(err)
-		}
+		kit.Exec(t, db, query)
 	}
 	s, err := reconcile.NewSender(db, reconcile.SenderConfig{Topics: []string{"orders"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	r, err := reconcile.NewReceiver(db, reconcile.ReceiverConfig{Consumers: []string{"payments"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	reports, err := reconcile.Compare(t.Context(), s, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	got := reports[0]
 	if len(got.Missing) != 1 || got.Missing[0].SentLogID != 5000 || len(got.Phantoms) != 2 ||
 		got.Parked[0] != (reconcile.Count{State: "quarantined", N: 1, Oldest: got.Parked[0].Oldest}) {

@@ -35,12 +35,8 @@ func TestTextThatTheDatabaseCannotStoreIsQuarantined(t *testing.T) {
 		t.Run(encoding, func(t *testing.T) {
 			db := kit.PostgresIn(t, encoding)
 			tables, err := schema.SQL(schema.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := db.ExecContext(t.Context(), tables+`CREATE TABLE effects (payload text)`); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
+			kit.Exec(t, db, tables+`CREATE TABLE effects (payload text)`)
 			eachDriver(t, db.DSN, func(t *testing.T, db *sql.DB) {
 				for _, mode := range []string{"single", "durable", "batch"} {
 					t.Run(mode, func(t *testing.T) { unstorable(t, db, mode, encoding) })
@@ -52,9 +48,7 @@ func TestTextThatTheDatabaseCannotStoreIsQuarantined(t *testing.T) {
 
 func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 	t.Helper()
-	if _, err := db.ExecContext(t.Context(), `TRUNCATE once_inbox, once_parked, effects`); err != nil {
-		t.Fatal(err)
-	}
+	kit.Exec(t, db, `TRUNCATE once_inbox, once_parked, effects`)
 	// The test uses single middlewares, because the checks of once.Plugin refuse such a database.
 	logs := &kit.Logs{}
 	retries, err1 := retry.New(db, retry.Config{
@@ -65,9 +59,7 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 	entries, err6 := quarantine.New(db, operate.Config{})
 	storage, err4 := durable.New(db, durable.Config{Logger: logs})
 	router, err5 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, errors.Join(err1, err2, err3, err4, err5, err6))
 	transport := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: 10}, watermill.NopLogger{})
 	sub, middleware := message.Subscriber(transport), once.Middleware
 	switch mode {
@@ -95,9 +87,7 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 	}
 	defer func() {
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, <-ended)
 		if t.Failed() {
 			t.Log(logs.Lines()[:min(8, len(logs.Lines()))])
 		}
@@ -109,17 +99,13 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 		message.NewMessage(foreign, []byte("an id")), tenant, message.NewMessage("fails", []byte("fails")),
 		message.NewMessage("good", []byte("good")),
 	} {
-		if err := transport.Publish("events", msg); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, transport.Publish("events", msg))
 	}
 	var payloads, effects []string
 	kit.Eventually(t, time.Minute, "each message has an effect or is in quarantine", func() bool {
 		payloads, effects = nil, texts(t, db)
 		page, err := entries.List(t.Context(), operate.Filter{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		for _, e := range page.Rows {
 			payloads = append(payloads, string(e.Message.Payload))
 		}
@@ -127,10 +113,7 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 	})
 	// SQL_ASCII accepts any bytes, and a connection of pgx uses the encoding of the database. In
 	// both cases text may be stored as different text.
-	var client string
-	if err := db.QueryRowContext(t.Context(), `SHOW client_encoding`).Scan(&client); err != nil {
-		t.Fatal(err)
-	}
+	client := kit.One[string](t, db, `SHOW client_encoding`)
 	refused := encoding == "LATIN1" && client == "UTF8"
 	if !slices.Contains(effects, "good") || !slices.Contains(payloads, "fails") || len(payloads)+len(effects) != 4 ||
 		refused && (!slices.Contains(payloads, "an id") || !slices.Contains(payloads, "a tenant")) {
@@ -140,20 +123,5 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 
 func texts(t *testing.T, db *sql.DB) (all []string) {
 	t.Helper()
-	rows, err := db.QueryContext(t.Context(), `SELECT payload FROM effects`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var text string
-		if err := rows.Scan(&text); err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, text)
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return kit.Lines(t, db, `SELECT payload FROM effects`)
 }

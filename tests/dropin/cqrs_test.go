@@ -39,19 +39,13 @@ func TestCQRS(t *testing.T) {
 				default:
 					err = b.commands(to, marshaler, cqrs.NewCommandHandler(consumer, handle))
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, err)
 				b.start()
 				for _, id := range []string{"fine", "fails", "hopeless", "fine"} {
 					msg, err := marshaler.Marshal(orderPlaced{ID: id})
-					if err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, err)
 					msg.UUID = id
-					if err := to.Publish(to.topic, msg); err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, to.Publish(to.topic, msg))
 				}
 				b.reaches(2, `effects WHERE how = 'once'`)
 				b.reaches(1, `once_parked WHERE state = 'quarantined' AND message_id = 'hopeless'`)

@@ -48,17 +48,13 @@ var transports = map[string]func(t *testing.T, db *sql.DB) transport{
 		publisher, err := wsql.NewPublisher(db, wsql.PublisherConfig{
 			SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, AutoInitializeSchema: true,
 		}, watermill.NopLogger{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		return transport{publisher, func() message.Subscriber {
 			sub, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{
 				SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{},
 				InitializeSchema: true, PollInterval: 10 * time.Millisecond, ConsumerGroup: consumer,
 			}, watermill.NopLogger{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			return sub
 		}, "orders"}
 	},
@@ -67,18 +63,14 @@ var transports = map[string]func(t *testing.T, db *sql.DB) transport{
 		config := wamqp.NewDurableQueueConfig(broker.URL)
 		config.Marshaler = rabbit.Marshaler{}
 		publisher, err := rabbit.NewPublisher(config, rabbit.PublisherConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		return stockAMQP(t, broker, config, publisher)
 	},
 	"amqp, its own marshaler": func(t *testing.T, _ *sql.DB) transport {
 		broker := kit.Rabbit(t)
 		config := wamqp.NewDurableQueueConfig(broker.URL)
 		publisher, err := wamqp.NewPublisher(config, watermill.NopLogger{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		return stockAMQP(t, broker, config, publisher)
 	},
 }
@@ -94,9 +86,7 @@ func stockAMQP(t *testing.T, broker kit.Broker, config wamqp.Config, publisher m
 		if err == nil {
 			err = sub.SubscribeInitialize(topic)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		return sub
 	}, topic}
 }
@@ -138,9 +128,7 @@ func newBench(t *testing.T, transport string) *bench {
 	if err == nil {
 		b.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return b
 }
 
@@ -150,17 +138,13 @@ func (b *bench) start() {
 	go func() { ended <- b.router.Run(context.WithoutCancel(b.Context())) }()
 	<-b.router.Running()
 	b.Cleanup(func() {
-		if err := errors.Join(b.router.Close(), <-ended); err != nil {
-			b.Error(err)
-		}
+		kit.Check(b, errors.Join(b.router.Close(), <-ended))
 	})
 }
 
 func (b *bench) count(what string) (n int) {
 	b.Helper()
-	if err := b.db.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, b.db.QueryRowContext(b.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n))
 	return n
 }
 
@@ -249,9 +233,7 @@ func everywhere(t *testing.T, all bool, test func(b *bench, to transport, add ad
 func (b *bench) publish(to transport, ids ...string) {
 	b.Helper()
 	for _, id := range ids {
-		if err := to.Publish(to.topic, message.NewMessage(id, []byte(`{}`))); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, to.Publish(to.topic, message.NewMessage(id, []byte(`{}`))))
 	}
 }
 

@@ -69,9 +69,7 @@ var forged = map[string]struct {
 // Trap 81. Each new key in internal/meta must be added to forged, with a value for travels.
 func TestEveryMetadataKeyIsInTheForgedMessage(t *testing.T) {
 	parsed, err := parser.ParseFile(token.NewFileSet(), "../../internal/meta/keys.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	found := 0
 	ast.Inspect(parsed, func(n ast.Node) bool {
 		literal, ok := n.(*ast.BasicLit)
@@ -112,16 +110,12 @@ var sources = map[string]func(b *bench, url, topic string) source{
 		if err == nil {
 			err = sub.SubscribeInitialize(topic)
 		}
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		return source{sub, b.stranger(url, topic)}
 	},
 	"embedded": func(b *bench, _, topic string) source {
 		transport, err := embedded.New(b.db, embedded.Config{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		return source{transport.Subscriber(), func(id string, headers map[string]string) error {
 			msg := message.NewMessage(id, nil)
 			maps.Copy(msg.Metadata, headers)
@@ -138,9 +132,7 @@ func (b *bench) fromRabbit(url, topic string, marshaler wamqp.Marshaler) source 
 	if err == nil {
 		err = sub.SubscribeInitialize(topic)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return source{sub, b.stranger(url, topic)}
 }
 
@@ -148,14 +140,10 @@ func (b *bench) fromRabbit(url, topic string, marshaler wamqp.Marshaler) source 
 func (b *bench) stranger(url, queue string) func(id string, headers map[string]string) error {
 	b.Helper()
 	conn, err := amqp.Dial(url)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	b.Cleanup(func() { _ = conn.Close() })
 	channel, err := conn.Channel()
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	return func(id string, headers map[string]string) error {
 		table := amqp.Table{"_watermill_message_uuid": id}
 		for key, value := range headers {
@@ -227,9 +215,7 @@ func TestForeignHeadersDoNotControlProducedMessages(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, from)
 			storage, err := durable.New(b.db, durable.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			publish := map[string]func(id string, headers map[string]string) error{}
 			for how, newHandler := range handlers {
 				for _, how := range []string{how, how + ", durable"} {
@@ -248,9 +234,7 @@ func TestForeignHeadersDoNotControlProducedMessages(t *testing.T) {
 			b.start()
 			for how, publish := range publish {
 				for id, headers := range sent {
-					if err := publish(how+" "+id, headers); err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, publish(how+" "+id, headers))
 				}
 			}
 			want := 2 * len(sent) * len(publish)
@@ -281,9 +265,7 @@ func (b *bench) check(id, suffix string, headers map[string]string) {
 		return
 	}
 	metadata := map[string]string{}
-	if err := json.Unmarshal([]byte(text), &metadata); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, json.Unmarshal([]byte(text), &metadata))
 	if topic != produced || due.Valid {
 		b.Errorf("%s%s goes to %q, due at %v", id, suffix, topic, due.Time.Format(time.RFC3339))
 	}

@@ -39,28 +39,20 @@ type bench struct {
 func newBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()
 	tables := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	if err := schema.Up(t.Context(), db.DB, tables); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, tables))
 	box, err := outbox.New(outbox.Config{Schema: tables})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	b := &bench{T: t, Database: db}
 	b.inbox, err = dedup.New(db.DB, dedup.Config{
 		Schema: tables, Consumer: "payments", Outbox: box.Publisher, Logger: kit.Logger(t), Batch: dedup.Batch{Size: 2},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	b.bus, err = cqrs.NewEventBusWithConfig(eventbus.Publisher(box.Publisher), cqrs.EventBusConfig{
 		GeneratePublishTopic: func(params cqrs.GenerateEventPublishTopicParams) (string, error) { return params.EventName, nil },
 		Marshaler:            jsonMarshaler,
 		Logger:               kit.Logger(t),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return b
 }
 
@@ -69,22 +61,16 @@ func (b *bench) stored() string {
 	b.Helper()
 	found, err := b.QueryContext(b.Context(), `SELECT topic, payload, COALESCE(metadata->>'once_causation_id', ''),
 		COALESCE(metadata->>'once_tenant_id', '') FROM once_outbox ORDER BY position`)
-	if err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, err)
 	defer found.Close()
 	var all []string
 	for found.Next() {
 		var topic, causation, tenant string
 		var payload []byte
-		if err := found.Scan(&topic, &payload, &causation, &tenant); err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, found.Scan(&topic, &payload, &causation, &tenant))
 		all = append(all, strings.TrimSpace(fmt.Sprintf("%s %s %s %s", topic, payload, causation, tenant)))
 	}
-	if err := found.Err(); err != nil {
-		b.Fatal(err)
-	}
+	kit.OK(b, found.Err())
 	return strings.Join(all, "\n")
 }
 
@@ -100,13 +86,9 @@ func TestEventsOfAProducerFollowItsTransaction(t *testing.T) {
 		b := newBench(t, db)
 		for number, end := range []func(tx *sql.Tx) error{(*sql.Tx).Rollback, (*sql.Tx).Commit} {
 			tx, err := db.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			err = b.bus.Publish(eventbus.WithTx(t.Context(), tx), orderPlaced{number})
-			if err := errors.Join(err, end(tx)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, errors.Join(err, end(tx)))
 		}
 		b.expect(`orderPlaced {"Number":1}`)
 	})
@@ -156,13 +138,9 @@ func TestMessagesThatNobodyCanHandleAreNotRetried(t *testing.T) {
 		return nil, marshaler.Unmarshal(msg, &event)
 	})
 	fine, err := marshaler.Marshal(orderPlaced{1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	broken, err := marshaler.Marshal(orderPlaced{1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	broken.Payload = []byte("{")
 	unknown := message.NewMessage("m3", nil)
 	unknown.Metadata.Set("name", "orderLost")

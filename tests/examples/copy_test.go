@@ -30,7 +30,7 @@ func copied(t *testing.T, folder string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "shop")
 	files := os.DirFS(filepath.Join(source, folder))
-	err := fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {
+	kit.OK(t, fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -42,23 +42,14 @@ func copied(t *testing.T, folder string) string {
 			content = []byte(strings.ReplaceAll(string(content), "github.com/watermill-once/once/examples/"+folder, module))
 		}
 		return write(filepath.Join(dir, path), content)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for _, name := range []string{"go.mod", "go.sum"} {
 		content, err := os.ReadFile(filepath.Join(source, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := write(filepath.Join(dir, name), content); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
+		kit.OK(t, write(filepath.Join(dir, name), content))
 	}
 	repository, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	runGo(t, dir, "mod", "edit", "-module="+module, "-replace=github.com/watermill-once/once="+repository)
 	return dir
 }

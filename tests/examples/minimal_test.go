@@ -23,15 +23,11 @@ const mostLines = 150
 
 func TestMinimalStaysSmall(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(source, "minimal", "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	lines := 0
 	for _, file := range files {
 		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		if !strings.HasSuffix(file, "_test.go") {
 			lines += bytes.Count(content, []byte("\n"))
 		}
@@ -55,9 +51,7 @@ func TestMinimalRunsWhereItIsCopied(t *testing.T) {
 	service.Env = append(os.Environ(), "PG_DSN="+database.DSN, "AMQP_URL="+broker.URL, "ADDR="+addr)
 	var output bytes.Buffer
 	service.Stdout, service.Stderr = &output, &output
-	if err := service.Start(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, service.Start())
 	wait := sync.OnceValue(service.Wait)
 	defer func() {
 		_ = service.Process.Kill() // does nothing after the service has ended
@@ -74,16 +68,12 @@ func TestMinimalRunsWhereItIsCopied(t *testing.T) {
 	})
 	payments := func() (n int) {
 		query := `SELECT COUNT(*) FROM payments WHERE order_id = $1 AND amount = 1290`
-		if err := database.QueryRowContext(t.Context(), query, id).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, database.QueryRowContext(t.Context(), query, id).Scan(&n))
 		return n
 	}
 	kit.Eventually(t, time.Minute, "the order is paid", func() bool { return payments() == 1 })
 
-	if err := service.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, service.Process.Signal(syscall.SIGTERM))
 	if err := wait(); err != nil {
 		t.Errorf("the service ended with %v", err)
 	}
@@ -118,9 +108,7 @@ func placeOrder(ctx context.Context, addr string) string {
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer listener.Close()
 	return listener.Addr().String()
 }

@@ -62,9 +62,7 @@ func runOrders(t *testing.T, binary string, args ...string) (status int, output 
 	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
 		return failed.ExitCode(), written.String()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return 0, written.String()
 }
 

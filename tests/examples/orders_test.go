@@ -38,9 +38,7 @@ func TestPartsOfOrdersCompileAlone(t *testing.T) {
 					t.Fatalf("%s: %d files, error %v", pattern, len(files), err)
 				}
 				for _, file := range files {
-					if err := os.Remove(file); err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, os.Remove(file))
 				}
 			}
 			runGo(t, dir, "build", "./service", "./demo")

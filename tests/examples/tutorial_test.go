@@ -28,9 +28,7 @@ func TestTutorial(t *testing.T) {
 	kit.Long(t)
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/tutorial.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	r := &reader{T: t, dir: t.TempDir(), env: os.Environ()}
 	r.build("./examples/tutorial", "../../examples", "./tutorial")
 	r.build("./cmd/once", "../../cmd/once", ".")
@@ -83,9 +81,7 @@ func (r *reader) run(commands string) {
 		r.interrupt()
 		r.work, r.second = r.command("exec env "+command), &lockedBuffer{}
 		r.work.Stdout, r.work.Stderr = r.second, r.second
-		if err := r.work.Start(); err != nil {
-			r.Fatal(err)
-		}
+		kit.OK(r, r.work.Start())
 		r.shown = r.second.String
 		return
 	}
@@ -145,9 +141,7 @@ func (r *reader) interrupt() {
 	if r.work == nil {
 		return
 	}
-	if err := r.work.Process.Signal(syscall.SIGINT); err != nil {
-		r.Error(err)
-	}
+	kit.Check(r, r.work.Process.Signal(syscall.SIGINT))
 	if err := r.work.Wait(); err != nil {
 		r.Errorf("the second terminal ended with %v:\n%s", err, r.second)
 	}
@@ -179,13 +173,9 @@ func (b *lockedBuffer) String() string {
 func TestFirstProgramOfTheReadme(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	source, err := os.ReadFile("../../examples/first/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if !bytes.Contains(readme, fmt.Appendf(nil, "```go\n%s```", source)) {
 		t.Error("README.md does not contain examples/first/main.go")
 	}
@@ -197,9 +187,7 @@ func TestFirstProgramOfTheReadme(t *testing.T) {
 	r.build("./examples/first", "../../examples", "./first")
 	r.work, r.second = r.command("exec "+r.built[1]), &lockedBuffer{}
 	r.work.Stdout, r.work.Stderr = r.second, r.second
-	if err := r.work.Start(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, r.work.Start())
 	kit.Eventually(t, time.Minute, "the order is paid", func() bool { return strings.Contains(r.second.String(), "paying order-1\n") })
 	if err := r.work.Process.Kill(); err != nil { // it runs until it is killed
 		t.Error(err)

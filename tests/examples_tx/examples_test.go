@@ -85,13 +85,9 @@ func TestHandlersWithQueryBuildersUseTheirTransaction(t *testing.T) {
 			if err == nil {
 				_, err = db.ExecContext(t.Context(), `CREATE TABLE payments (order_id text NOT NULL, cents bigint NOT NULL)`)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			inbox, err := dedup.New(db, dedup.Config{Consumer: "payments"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			for id, fails := range map[string]error{"fine": nil, "fails": errLater} {
 				for range 2 {
 					_, err := inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {

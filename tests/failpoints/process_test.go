@@ -52,15 +52,12 @@ func (b *buffer) String() string {
 func begin(t *testing.T, program string, l life, point string, environ ...string) *process {
 	t.Helper()
 	told, err := json.Marshal(l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	p := &process{Cmd: exec.Command(program), point: point}
 	p.Env = slices.Concat(os.Environ(), environ, []string{environment + "=" + string(told), failpoint.Variable + "=" + point})
 	p.Stderr = &p.stderr
-	if p.stdin, err = p.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
+	p.stdin, err = p.StdinPipe()
+	kit.OK(t, err)
 	p.ended = kit.StartChild(t, p.Cmd)
 	return p
 }
@@ -105,9 +102,7 @@ func (p *process) frozen(t *testing.T) {
 // thaw lets a stopped process continue.
 func (p *process) thaw(t *testing.T) {
 	t.Helper()
-	if err := p.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, p.Process.Signal(syscall.SIGCONT))
 }
 
 // stop shuts the process down, and waits until it has ended.

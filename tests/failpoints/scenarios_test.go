@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/quarantine"
 )
@@ -284,13 +285,9 @@ var scenarios = []scenario{
 		seed: func(w *world) {
 			w.quarantine(stuck...)
 			entries, err := quarantine.New(w.DB, operate.Config{})
-			if err != nil {
-				w.Fatal(err)
-			}
+			kit.OK(w, err)
 			var out bytes.Buffer
-			if _, err := entries.Export(w.Context(), operate.Filter{}, &out); err != nil {
-				w.Fatal(err)
-			}
+			kit.OK(w, kit.Err(entries.Export(w.Context(), operate.Filter{}, &out)))
 			w.exec(`DELETE FROM once_parked`)
 			w.life.Operate, w.life.Export = importAll, out.String()
 		},
@@ -394,10 +391,7 @@ var operatorScenarios = []scenario{
 func waiting(w *world) {
 	w.Helper()
 	for n, id := range stuck {
-		err := w.parked.Park(w.Context(), &parkedrows.Delivery{Consumer: orders, Topic: orders}, w.life.message(n, id),
-			parkedrows.Failure{Err: errors.New("it failed before"), Attempts: 1}, time.Hour)
-		if err != nil {
-			w.Fatal(err)
-		}
+		kit.OK(w, w.parked.Park(w.Context(), &parkedrows.Delivery{Consumer: orders, Topic: orders}, w.life.message(n, id),
+			parkedrows.Failure{Err: errors.New("it failed before"), Attempts: 1}, time.Hour))
 	}
 }

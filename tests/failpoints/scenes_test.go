@@ -6,6 +6,8 @@ import (
 
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	stock "github.com/ThreeDotsLabs/watermill/components/forwarder"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // old inserts rows that have expired.
@@ -92,9 +94,7 @@ func stockTables(w *world) {
 	if err == nil {
 		err = sub.SubscribeInitialize(topic)
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	w.inTx(func(tx *sql.Tx) error {
 		stored, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: tables}, nil)
 		if err != nil {

@@ -45,58 +45,35 @@ func newWorld(t *testing.T, program string, s scenario, broker kit.Broker) *worl
 		w.Database = database(t)
 		w.life.AMQP, w.life.Prefix = broker.URL, broker.Name("life")
 		var err error
-		if w.broker, err = amqp.Dial(broker.URL); err != nil {
-			t.Fatal(err)
-		}
+		w.broker, err = amqp.Dial(broker.URL)
+		kit.OK(t, err)
 		t.Cleanup(func() { _ = w.broker.Close() })
 	}
 	w.life.Dialect, w.life.DSN = w.Dialect, w.DSN
 	config := w.life.schema()
-	if err := schema.Up(t.Context(), w.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), w.DB, config))
 	w.exec(`CREATE TABLE orders (id TEXT PRIMARY KEY)`)
 	w.exec(`CREATE TABLE effects (` + number + `, message_id TEXT NOT NULL)`) // the id is not unique, so that a repeated effect is visible
 	var err error
-	if w.parked, err = parkedrows.NewStore(w.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	w.parked, err = parkedrows.NewStore(w.DB, config)
+	kit.OK(t, err)
 	return w
 }
 
 func (w *world) exec(query string) {
 	w.Helper()
-	if _, err := w.ExecContext(w.Context(), query); err != nil {
-		w.Fatal(err)
-	}
+	kit.Exec(w, w, query)
 }
 
 func (w *world) count(what string) (n int) {
 	w.Helper()
-	if err := w.QueryRowContext(w.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, w.QueryRowContext(w.Context(), `SELECT COUNT(*) FROM `+what).Scan(&n))
 	return n
 }
 
 func (w *world) strings(query string) (all []string) {
 	w.Helper()
-	rows, err := w.QueryContext(w.Context(), query)
-	if err != nil {
-		w.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var s string
-		if err := rows.Scan(&s); err != nil {
-			w.Fatal(err)
-		}
-		all = append(all, s)
-	}
-	if err := rows.Err(); err != nil {
-		w.Fatal(err)
-	}
-	return all
+	return kit.Lines(w, w, query)
 }
 
 // prepare creates the state that the scenario needs. Call it before the process that is
@@ -117,9 +94,7 @@ func (w *world) quarantine(ids ...string) {
 	for n, id := range ids {
 		_, err := w.parked.Quarantine(w.Context(), &parkedrows.Delivery{Consumer: orders, Topic: orders}, w.life.message(n, id),
 			parkedrows.Failure{Err: errors.New("it failed before"), Reason: "exhausted", Attempts: 1}, nil)
-		if err != nil {
-			w.Fatal(err)
-		}
+		kit.OK(w, err)
 	}
 }
 
@@ -128,9 +103,7 @@ func (w *world) put(ids ...string) {
 	w.Helper()
 	l := w.life
 	l.Writes = ids
-	if err := (&actor{life: l, db: w.DB}).write(w.Context(), func() {}); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, (&actor{life: l, db: w.DB}).write(w.Context(), func() {}))
 }
 
 // wanted returns the effects that must exist in the end.
@@ -168,18 +141,14 @@ func (w *world) waiting() (n int) {
 		return 0
 	}
 	channel, err := w.broker.Channel()
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	defer func() { _ = channel.Close() }()
 	for _, topic := range []string{orders, done} {
 		queue, err := channel.QueueDeclarePassive(w.life.Prefix+"."+topic, true, false, false, false, nil)
 		if refused, ok := errors.AsType[*amqp.Error](err); ok && refused.Code == amqp.NotFound {
 			return n + 1
 		}
-		if err != nil {
-			w.Fatal(err)
-		}
+		kit.OK(w, err)
 		n += queue.Messages
 	}
 	return n
@@ -272,9 +241,7 @@ func (w *world) inTx(work func(tx *sql.Tx) error) {
 	if err == nil {
 		err = errors.Join(work(tx), tx.Commit())
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 }
 
 func newMessage(id string) *message.Message { return message.NewMessage(id, []byte("body of "+id)) }

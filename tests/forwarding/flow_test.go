@@ -41,13 +41,9 @@ type flow struct {
 func newFlow(t *testing.T, db *sql.DB, url string) *flow {
 	t.Helper()
 	f := &flow{T: t, db: db, url: url, log: &kit.Logs{}, queue: kit.Broker{}.Name("q")}
-	if err := schema.Up(t.Context(), db, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
 	channel := f.admin()
-	if _, err := channel.QueueDeclare(f.queue, true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(channel.QueueDeclare(f.queue, true, false, false, false, nil)))
 	f.watchCharges()
 	return f
 }
@@ -67,22 +63,16 @@ func (f *flow) watchCharges() {
 func (f *flow) admin() *amqp.Channel {
 	f.Helper()
 	conn, err := amqp.Dial(f.url)
-	if err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, err)
 	f.Cleanup(func() { _ = conn.Close() })
 	channel, err := conn.Channel()
-	if err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, err)
 	return channel
 }
 
 func (f *flow) exec(query string, args ...any) {
 	f.Helper()
-	if _, err := f.db.ExecContext(f.Context(), query, args...); err != nil {
-		f.Fatal(err)
-	}
+	kit.Exec(f, f.db, query, args...)
 }
 
 // count returns the number of rows, or -1 if the database does not answer.
@@ -108,9 +98,7 @@ func (f *flow) eventually(what string, cond func() bool) {
 func openDB(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
 	connector, err := kit.Connector(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	db := sql.OpenDB(connector)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
@@ -120,9 +108,7 @@ func openDB(t *testing.T, dsn string) *sql.DB {
 func openLazily(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
 	connector, err := kit.Connector(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	db := sql.OpenDB(lazytx.Connector(connector))
 	t.Cleanup(func() { _ = db.Close() })
 	return db
@@ -178,13 +164,9 @@ func toQueues(url string) wamqp.Config {
 func (f *flow) forward(db *sql.DB, config wamqp.Config, cfg forwarder.Config) *forwarder.Forwarder {
 	f.Helper()
 	publisher, err := rabbit.NewPublisher(config, impatient(f.log))
-	if err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, err)
 	forward, err := forwarder.New(db, publisher, cfg)
-	if err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, err)
 	ended := make(chan error, 1)
 	go func() { ended <- forward.Run(context.WithoutCancel(f.Context())) }()
 	f.Cleanup(func() {
@@ -207,9 +189,7 @@ const keys = 5
 // put commits n messages. Two thirds of them have one of five ordering keys.
 func (f *flow) put(n int) {
 	f.Helper()
-	if err := f.tryPut(n); err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, f.tryPut(n))
 }
 
 func (f *flow) tryPut(n int) error {
@@ -254,9 +234,7 @@ func (f *flow) next() *message.Message {
 
 func (f *flow) publish(topic string, messages ...*message.Message) {
 	f.Helper()
-	if err := f.tryPublish(topic, messages...); err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, f.tryPublish(topic, messages...))
 }
 
 func (f *flow) tryPublish(topic string, messages ...*message.Message) error {
@@ -274,9 +252,7 @@ func (f *flow) drained() {
 func (f *flow) waiting(channel *amqp.Channel, queue string) int {
 	f.Helper()
 	found, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-	if err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, err)
 	return found.Messages
 }
 
@@ -288,9 +264,7 @@ func (f *flow) arrived(queue string) []string {
 	var ids []string
 	for {
 		delivery, ok, err := channel.Get(queue, true)
-		if err != nil {
-			f.Fatal(err)
-		}
+		kit.OK(f, err)
 		if !ok {
 			return ids
 		}
@@ -347,21 +321,15 @@ func (f *flow) nothingCharged(other ...string) {
 	f.Helper()
 	rows, err := f.db.QueryContext(f.Context(), `SELECT message_id, attempts, error FROM charged
 		UNION ALL SELECT message_id, attempts, last_error FROM once_outbox_dead`)
-	if err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, err)
 	defer rows.Close()
 	for rows.Next() {
 		var id, text string
 		var attempts int
-		if err := rows.Scan(&id, &attempts, &text); err != nil {
-			f.Fatal(err)
-		}
+		kit.OK(f, rows.Scan(&id, &attempts, &text))
 		if !slices.Contains(other, id) {
 			f.Errorf("%s is charged with attempt %d: %s", id, attempts, text)
 		}
 	}
-	if err := rows.Err(); err != nil {
-		f.Fatal(err)
-	}
+	kit.OK(f, rows.Err())
 }

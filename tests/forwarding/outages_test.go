@@ -19,9 +19,7 @@ const password = "s3cret"
 func eval(t *testing.T, broker *servers.Rabbit, expressions ...string) {
 	t.Helper()
 	for _, expression := range expressions {
-		if _, err := broker.Eval(t.Context(), expression); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(broker.Eval(t.Context(), expression)))
 	}
 }
 
@@ -45,9 +43,7 @@ type restarter interface {
 // restart starts a server again. It also works when the test is ending.
 func restart(t *testing.T, server restarter) {
 	t.Helper()
-	if err := server.Restart(context.WithoutCancel(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, server.Restart(context.WithoutCancel(t.Context())))
 }
 
 // The broker fails and recovers while messages are being forwarded. No message is lost,
@@ -81,9 +77,7 @@ func TestOutageOfTheBrokerCostsOnlyTime(t *testing.T) {
 		{
 			"Killed",
 			func(t *testing.T) {
-				if err := broker.WriteDefinitions(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, broker.WriteDefinitions(t.Context()))
 				broker.Kill()
 			},
 			func(t *testing.T) { restart(t, broker) },

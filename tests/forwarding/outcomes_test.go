@@ -44,9 +44,7 @@ func keyed(id, key string) *message.Message {
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 }
 
 // Some messages cannot be delivered because of a full queue, a routing key without a
@@ -134,13 +132,9 @@ func TestUnsendableMessagesBecomeDeadLetters(t *testing.T) {
 	t.Parallel()
 	broker := kit.PrivateRabbitInTurn(t)
 	before, err := broker.LimitMessages(t.Context(), 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() {
-		if _, err := broker.LimitMessages(t.Context(), before); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, kit.Err(broker.LimitMessages(t.Context(), before)))
 	}()
 	f := newFlow(t, kit.Postgres(t).DB, broker.URL("/"))
 	var hopeless []string
@@ -187,20 +181,14 @@ func TestSecondBrokerOnOneOutboxIsRefused(t *testing.T) {
 	f := newFlow(t, kit.Postgres(t).DB, here.URL)
 	other := *f
 	other.url = there.URL
-	if _, err := other.admin().QueueDeclare(f.queue, true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(other.admin().QueueDeclare(f.queue, true, false, false, false, nil)))
 	f.forward(f.db, toQueues(here.URL), quick(f.log))
 
 	publisher, err := rabbit.NewPublisher(toQueues(there.URL), impatient(f.log))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer publisher.Close()
 	second, err := forwarder.New(f.db, publisher, quick(f.log))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- second.Run(context.WithoutCancel(t.Context())) }()
 	defer second.Close()

@@ -141,9 +141,7 @@ func (f *flow) forwardAs(config wamqp.Config, l *login) *rabbit.Publisher {
 	ended := make(chan error, 1)
 	go func() { ended <- forward.Run(context.WithoutCancel(f.Context())) }()
 	f.Cleanup(func() {
-		if err := errors.Join(forward.Close(), <-ended, publisher.Close()); err != nil {
-			f.Error(err)
-		}
+		kit.Check(f, errors.Join(forward.Close(), <-ended, publisher.Close()))
 	})
 	return publisher
 }

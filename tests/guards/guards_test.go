@@ -9,15 +9,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // The patches of all guards can be applied to the code.
 func TestEveryGuardIsInTheCode(t *testing.T) {
 	root, all := loadAll(t)
 	for _, g := range all {
-		if err := g.remove(t.Context(), root, t.TempDir()); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, g.remove(t.Context(), root, t.TempDir()))
 	}
 }
 
@@ -27,15 +27,11 @@ func TestAPatchThatDoesNotFitIsRefused(t *testing.T) {
 	other := t.TempDir()
 	for _, name := range g.files {
 		into := filepath.Join(other, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(into), 0o700), os.WriteFile(into, []byte("package other\n"), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, errors.Join(os.MkdirAll(filepath.Dir(into), 0o700), os.WriteFile(into, []byte("package other\n"), 0o600)))
 	}
 	patch := filepath.Join(other, g.patch)
 	content, err := os.ReadFile(filepath.Join(root, g.patch))
-	if err := errors.Join(err, os.MkdirAll(filepath.Dir(patch), 0o700), os.WriteFile(patch, content, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, errors.Join(err, os.MkdirAll(filepath.Dir(patch), 0o700), os.WriteFile(patch, content, 0o600)))
 	if err := g.remove(t.Context(), other, t.TempDir()); err == nil || !strings.Contains(err.Error(), g.patch+" does not apply") {
 		t.Error(err)
 	}
@@ -68,9 +64,7 @@ func TestEveryTrapHasAGuard(t *testing.T) {
 func loadAll(t *testing.T) (root string, all []guard) {
 	t.Helper()
 	root, err := findRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	all, err = load(root)
 	if err != nil || len(all) < 150 {
 		t.Fatal(len(all), err)
@@ -85,7 +79,7 @@ func traps(t *testing.T, root string) map[int]bool {
 	// the trap instead.
 	named := regexp.MustCompile(`(?m)^(?:// Trap |func TestTrap)(\d+)`)
 	found := map[int]bool{}
-	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+	kit.OK(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
@@ -98,10 +92,7 @@ func traps(t *testing.T, root string) map[int]bool {
 			found[n] = true
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if len(found) < 70 {
 		t.Errorf("%d traps have tests", len(found))
 	}

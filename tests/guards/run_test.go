@@ -16,13 +16,9 @@ func TestMissingServerIsNotReportedAsRed(t *testing.T) {
 	t.Setenv("REQUIRE_BACKENDS", "1")
 	t.Setenv("AMQP_URL", "amqp://127.0.0.1:1/")
 	root, err := findRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	all, err := load(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	g := all[slices.IndexFunc(all, func(g guard) bool { return g.trap == 42 })]
 	verdict, output, err := g.try(t.Context(), root, time.Minute)
 	if err != nil || verdict != green || !strings.Contains(output, "SKIPPED: ") {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // go doc shows neither the fields nor the methods of an alias of an internal
@@ -16,9 +18,7 @@ func TestNoPublicTypeIsAnAliasOfAnInternalOne(t *testing.T) {
 	var files []string
 	for _, pattern := range []string{"*.go", "*/*.go", "*/*/*.go"} {
 		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		files = append(files, found...)
 	}
 	for _, path := range files {
@@ -26,13 +26,9 @@ func TestNoPublicTypeIsAnAliasOfAnInternalOne(t *testing.T) {
 			continue
 		}
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		internal := map[string]bool{}
 		for _, spec := range file.Imports {
 			if where := strings.Trim(spec.Path.Value, `"`); strings.Contains(where, "/internal/") {

@@ -31,9 +31,7 @@ var version = regexp.MustCompile(`(SQLite|PostgreSQL) [0-9.]+`)
 func TestErrorsNameTheWrongDialect(t *testing.T) {
 	t.Parallel()
 	golden, err := os.ReadFile("tests/house/testdata/dialect.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	const remedy = `schema: check: the database is not of the kind that Dialect names: `
 	for name, test := range map[string]struct {
 		db    *sql.DB
@@ -72,9 +70,7 @@ func TestErrorsNameTheWrongDialect(t *testing.T) {
 					continue
 				}
 				part, err := p.opened(test.db, schema.Config{Dialect: test.wrong})
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, err)
 				for method, err := range methods(t, part) {
 					name := fmt.Sprintf("%T.%s", part, method)[1:]
 					if !withoutDatabase[method] && !refusedBefore[name] && (name != "dead.SentLog.SweepDays" || test.wrong != schema.SQLite) {
@@ -83,16 +79,12 @@ func TestErrorsNameTheWrongDialect(t *testing.T) {
 				}
 			}
 			checks, err := health.New(test.db, health.Config{Schema: schema.Config{Dialect: test.wrong}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			note("health.Health.Health", checks.Health(t.Context()).Err())
 			note("schema.Durability", schema.Durability(t.Context(), test.db, schema.Config{Dialect: test.wrong}))
 			if test.wrong == schema.PostgreSQL { // the mover and rights are only for PostgreSQL
 				stock, err := mover.New(test.db, mover.Config{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, err)
 				for method, err := range methods(t, stock) {
 					if method == "Run" { // methods ends Run soon, on a slow machine before it has asked the database
 						err = stock.Run(t.Context())

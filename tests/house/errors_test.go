@@ -45,9 +45,7 @@ import (
 func TestErrorsBeginWithThePackage(t *testing.T) {
 	t.Parallel()
 	closed := kit.SQLite(t).DB
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, closed.Close())
 	for _, test := range parts() {
 		t.Run(test.name, func(t *testing.T) {
 			name := path.Base(test.name)
@@ -57,9 +55,7 @@ func TestErrorsBeginWithThePackage(t *testing.T) {
 				return
 			}
 			part, err := test.opened(closed, schema.Config{Dialect: schema.SQLite})
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			for method, err := range methods(t, part) {
 				if err != nil {
 					beginsWith(t, name, method, err)

@@ -219,9 +219,7 @@ type logBench struct {
 func newLogBench(t *testing.T) *logBench {
 	t.Helper()
 	b := &logBench{T: t, up: kit.SQLite(t).DB, down: kit.SQLite(t).DB, tables: schema.Config{Dialect: schema.SQLite}}
-	if err := errors.Join(schema.Up(t.Context(), b.up, b.tables), b.down.Close()); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, errors.Join(schema.Up(t.Context(), b.up, b.tables), b.down.Close()))
 	return b
 }
 
@@ -291,7 +289,7 @@ func TestPartsLogToSlogsDefaultUnlessTheyHaveALogger(t *testing.T) {
 func TestAllPartsWithALoggerAreTested(t *testing.T) {
 	t.Parallel()
 	found := []string{"once.Plugin"} // uses the Logger of a part
-	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+	kit.OK(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -319,10 +317,7 @@ func TestAllPartsWithALoggerAreTested(t *testing.T) {
 			return true
 		})
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	slices.Sort(found)
 	if tested := slices.Sorted(maps.Keys(loggers)); !slices.Equal(found, tested) {
 		t.Errorf("tested are %q, and the parts with a Logger are %q", tested, found)

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // SECURITY.md promises that the library opens no port, except in package hint, and
@@ -19,7 +21,7 @@ func TestOnlyHintOpensPorts(t *testing.T) {
 	others := []string{"cmd/", "examples/", "tests/", "tools/", "internal/test/"}
 	opens := map[string]bool{}
 	files := token.NewFileSet()
-	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+	kit.OK(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
@@ -44,10 +46,7 @@ func TestOnlyHintOpensPorts(t *testing.T) {
 			return true
 		})
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if len(opens) != 1 || !opens["forwarder/hint"] {
 		t.Errorf("ports are opened in %v, want only in forwarder/hint", opens)
 	}

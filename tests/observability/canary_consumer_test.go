@@ -30,9 +30,7 @@ func withPassword(t *testing.T, broker kit.Broker) (_ string, remove func()) {
 	remove = broker.AddUser(t, user, secretPassword)
 	broker.Permit(t, user, ".*", ".*", ".*")
 	address, err := url.Parse(broker.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	address.User = url.UserPassword(user, secretPassword)
 	return address.String(), remove
 }
@@ -65,13 +63,9 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 		Poison:        poison.Config{OnQuarantine: func(poison.Entry) { panic("the hook fails") }},
 		MeterProvider: w.meters, TracerProvider: w.traces, Logger: &w.logs,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, &w.logs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	var mended atomic.Bool
 	handle := func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		switch kind, _, _ := strings.Cut(msg.UUID, " "); {
@@ -97,9 +91,7 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
 	<-router.Running()
 	t.Cleanup(func() {
-		if err := errors.Join(router.Close(), <-ended); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, errors.Join(router.Close(), <-ended))
 	})
 
 	secret := func(id, payload string) *message.Message {
@@ -125,9 +117,7 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 		func() *message.Message { return keyed("permanent key") },
 		func() *message.Message { return keyed("fine key") },
 	} {
-		if err := send.Publish(topic, msg()); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, send.Publish(topic, msg()))
 		durable.deliver(msg())
 	}
 	quarantined := func(n int) func() bool {
@@ -143,9 +133,7 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 	errs := operateBadly(w, consumer.Quarantine())
 	mended.Store(true)
 	ann := operate.Act{Actor: "ann", Why: "mended"}
-	if _, err := consumer.Quarantine().ReplayMatching(t.Context(), ann, operate.Filter{All: true}, operate.Plan{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(consumer.Quarantine().ReplayMatching(t.Context(), ann, operate.Filter{All: true}, operate.Plan{})))
 	w.eventually("only messages that cannot be handled are left", quarantined(5)) // two collisions, two without an id, one undecodable
 
 	// The database and the connection to the broker fail while the consumer runs.
@@ -172,9 +160,7 @@ func operateBadly(w *watch, entries *quarantine.Entries) (errs []error) {
 	w.Helper()
 	ctx, ann := w.Context(), operate.Act{Actor: "ann", Why: "a test"}
 	page, err := entries.List(ctx, operate.Filter{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	_, err = entries.Export(ctx, operate.Filter{}, brokenPipe{})
 	errs = append(errs, err)
 	var file strings.Builder

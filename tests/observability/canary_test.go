@@ -86,18 +86,14 @@ func TestForwarderRecordsNoPayloadsAndPasswords(t *testing.T) {
 		w.publish(ctx, db, box, topic, secret(fmt.Sprint("id-", i)))
 	}
 	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	broken := secret("refused")
 	broken.SetContext(ctx)
 	broken.Metadata.Set("broken", secretMetadata+"\x00")
 	if err := box.Publisher(tx).Publish("t", broken); !errors.Is(err, outbox.ErrInvalid) || strings.Contains(err.Error(), "canary") {
 		t.Errorf("refused: %v", err)
 	}
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, tx.Rollback())
 	w.awaitValue(4, "once.forwarder.dead_letters", "")
 	w.awaitValue(1, "once.forwarder.published", "once.outcome=unavailable")
 	w.awaitValue(1, "once.forwarder.published", "once.outcome=unknown")
@@ -159,13 +155,9 @@ func (w *watch) tellsNoSecrets(errs ...error) {
 func TestPasswordOfTheDatabaseIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	closed := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, listener.Close())
 	address, err := url.Parse(kit.Postgres(t).DSN)
 	if err != nil {
 		t.Fatal("the DSN is no URL")
@@ -222,13 +214,9 @@ func (w *watch) call(db *sql.DB) []error {
 	w.Helper()
 	ctx := w.Context()
 	letters, err := dead.New(db, operate.Config{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	entries, err := quarantine.New(db, operate.Config{ReplayToAbsent: true})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	ann := operate.Act{Actor: "ann", Why: "a test"}
 	_, list := entries.List(ctx, operate.Filter{})
 	_, replay := entries.ReplayMatching(ctx, ann, operate.Filter{All: true}, operate.Plan{})
@@ -251,13 +239,9 @@ func (w *watch) refused(db *sql.DB, says string) {
 		return
 	}
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Logger: &w.logs, MeterProvider: w.meters})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	router, err := message.NewRouter(message.RouterConfig{}, &w.logs)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	consumer.AddHandler(router, "refused", "t", &byHand{kit.NewSubscriber()},
 		func(context.Context, *sql.Tx, *message.Message) ([]*message.Message, error) { return nil, nil })
 	err = router.Run(w.Context())
@@ -280,22 +264,16 @@ func (w *watch) background(db *sql.DB, says string, fetches bool) {
 	retries, err2 := retry.New(db, retry.Config{Logger: &w.logs, MeterProvider: w.meters})
 	quarantine, err3 := poison.New(db, poison.Config{Logger: &w.logs, MeterProvider: w.meters})
 	router, err4 := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, &w.logs)
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, errors.Join(err1, err2, err3, err4))
 	plain, durable := &byHand{kit.NewSubscriber()}, &byHand{kit.NewSubscriber()}
 	router.AddMiddleware(quarantine.Middleware, retries.Middleware, ids.Middleware)
 	handle := func(*message.Message) error { return nil }
 	router.AddConsumerHandler("plain", "t", retries.Subscriber("plain", plain), handle)
 	router.AddConsumerHandler("durable", "t", retries.Subscriber("durable", storage.Subscriber(durable)), handle)
 	stock, err := mover.New(db, mover.Config{Logger: &w.logs})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	forward, err := forwarder.New(db, &scripted{}, forwarder.Config{Logger: &w.logs, MeterProvider: w.meters})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(w.Context()))
 	ended := make(chan error, 4)
 	for _, run := range []func(context.Context) error{ids.Run, stock.Run, forward.Run} {

@@ -42,9 +42,7 @@ func (w *watch) inbox(db *sql.DB) *dedup.Inbox {
 	inbox, err := dedup.New(db, dedup.Config{
 		Outbox: w.outbox().Publisher, MeterProvider: w.meters, TracerProvider: w.traces, Logger: &w.logs,
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	return inbox
 }
 
@@ -59,17 +57,11 @@ func (w *watch) consume(db *sql.DB, h message.NoPublishHandlerFunc, inner ...mes
 		ShareConsumer: true,                        // for two instances in one process
 		MeterProvider: w.meters, TracerProvider: w.traces, Logger: &w.logs,
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	quarantine, err := poison.New(db, poison.Config{TracerProvider: w.traces})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	router.AddMiddleware(quarantine.Middleware, retries.Middleware)
 	router.AddMiddleware(inner...)
 	in = &byHand{kit.NewSubscriber()}
@@ -78,9 +70,7 @@ func (w *watch) consume(db *sql.DB, h message.NoPublishHandlerFunc, inner ...mes
 	go func() { ended <- router.Run(context.WithoutCancel(w.Context())) }()
 	<-router.Running()
 	end = sync.OnceFunc(func() {
-		if err := errors.Join(router.Close(), <-ended); err != nil {
-			w.Error(err)
-		}
+		kit.Check(w, errors.Join(router.Close(), <-ended))
 	})
 	w.Cleanup(end)
 	return in, end
@@ -113,13 +103,9 @@ func moveDedup(w *watch, seen *seen) {
 	inbox, err := dedup.New(db, dedup.Config{
 		Consumer: "payments", MeterProvider: w.meters, Batch: dedup.Batch{Size: 2, Wait: time.Minute},
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	nameless, err := dedup.New(db, dedup.Config{MeterProvider: w.meters})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	w.zero("once.dedup.")
 	fine := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 	for _, c := range []struct {
@@ -162,9 +148,7 @@ func moveDedup(w *watch, seen *seen) {
 	}
 	moveBatches(w, inbox)
 	w.exec(db, `UPDATE once_inbox SET processed_at = now() - interval '31 days'`)
-	if _, err := inbox.Sweep(w.Context()); err != nil {
-		w.Error(err)
-	}
+	kit.Check(w, kit.Err(inbox.Sweep(w.Context())))
 	if got := w.value("once.dedup.swept", ""); got != 3 {
 		w.Errorf("%v rows were swept, want 3", got)
 	}
@@ -178,32 +162,20 @@ func moveDedup(w *watch, seen *seen) {
 func moveDays(w *watch, db *sql.DB) {
 	kit.WithinADay(w.T)
 	byDay := schema.Config{Inbox: schema.ByDay}
-	if err := schema.Up(w.Context(), db, byDay); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, schema.Up(w.Context(), db, byDay))
 	inbox, err := dedup.New(db, dedup.Config{Schema: byDay, Consumer: "payments", MeterProvider: w.meters})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	w.exec(db, `CREATE TABLE once_inbox_20240101 PARTITION OF once_inbox FOR VALUES FROM ('018cc251') TO ('018cc777')`)
 	w.exec(db, `INSERT INTO once_inbox (message_id, consumer, digest, processed_at)
 		SELECT '018cc251-' || n, 'payments', '', now() - interval '1 year' FROM generate_series(1, 2000) AS n`)
 	sweep := func() {
-		if _, err := inbox.Sweep(w.Context()); err != nil {
-			w.Error(err)
-		}
+		kit.Check(w, kit.Err(inbox.Sweep(w.Context())))
 	}
 	tx, err := db.BeginTx(w.Context(), nil)
-	if err != nil {
-		w.Fatal(err)
-	}
-	if _, err := tx.ExecContext(w.Context(), `LOCK TABLE ONLY once_inbox IN ROW EXCLUSIVE MODE`); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
+	kit.Exec(w, tx, `LOCK TABLE ONLY once_inbox IN ROW EXCLUSIVE MODE`)
 	sweep()
-	if err := tx.Rollback(); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, tx.Rollback())
 	sweep()
 	for outcome, want := range map[string]float64{"created": 7, "emptied": 1, "dropped": 1, "blocked": 1} {
 		if got := w.value("once.dedup.days", "once.outcome="+outcome); got != want {
@@ -216,14 +188,10 @@ func moveDays(w *watch, db *sql.DB) {
 func moveRetry(w *watch, seen *seen) {
 	db := w.database()
 	store, err := parkedrows.NewStore(db, schema.Config{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	put := func(consumer, id string) {
 		w.Helper()
-		if err := store.Deliver(w.Context(), "t", []string{consumer}, message.NewMessage(id, nil)); err != nil {
-			w.Fatal(err)
-		}
+		kit.OK(w, store.Deliver(w.Context(), "t", []string{consumer}, message.NewMessage(id, nil)))
 	}
 	// These rows exist before the consumer runs. Their processes have crashed.
 	for _, id := range []string{"crashed once", "killer"} {
@@ -330,9 +298,7 @@ func moveBreaker(w *watch, seen *seen) {
 	db := w.database()
 	var down atomic.Bool
 	store, err := parkedrows.NewStore(db, schema.Config{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	w.consume(db, func(*message.Message) error {
 		if down.Load() {
 			return retry.Unavailable(errHandler)
@@ -350,9 +316,7 @@ func moveBreaker(w *watch, seen *seen) {
 		down.Store(true)
 		w.eventually(opened+" and "+closed, func() bool {
 			n++
-			if err := store.Deliver(w.Context(), "t", []string{"payments"}, message.NewMessage(fmt.Sprint("message ", n), nil)); err != nil {
-				w.Fatal(err)
-			}
+			kit.OK(w, store.Deliver(w.Context(), "t", []string{"payments"}, message.NewMessage(fmt.Sprint("message ", n), nil)))
 			if w.value("once.retry.breaker", "once.outcome="+opened) > 0 {
 				down.Store(false)
 			}

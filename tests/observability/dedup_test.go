@@ -29,15 +29,11 @@ func TestInboxWithoutRetryKnowsTheDelivery(t *testing.T) {
 	db := w.database()
 	inbox := w.inbox(db)
 	store, err := parkedrows.NewStore(db, schema.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for _, id := range []string{"retried", "replayed"} {
 		msg := message.NewMessage(id, nil)
 		msg.Metadata.Set(meta.CreatedAt, meta.Stamp(time.Now()))
-		if err := store.Deliver(t.Context(), "t", []string{"payments"}, msg); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, store.Deliver(t.Context(), "t", []string{"payments"}, msg))
 	}
 	w.exec(db, `UPDATE once_parked SET replays = 1 WHERE message_id = 'replayed'`)
 	claimed, err := store.Claim(t.Context(), parkedrows.Select{Consumer: "payments", Topic: "t", Owner: "me", Limit: 2, Lease: time.Hour})
@@ -73,9 +69,7 @@ func moveLag(w *watch, inbox *dedup.Inbox) {
 			msg := message.NewMessage("lag "+id, nil)
 			msg.Metadata.Set(meta.CreatedAt, stamps[0])
 			msg.Metadata.Set(meta.PublishedAt, stamps[1])
-			if _, err := inbox.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(msg); err != nil {
-				w.Error(err)
-			}
+			kit.Check(w, kit.Err(inbox.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })(msg)))
 		}
 	}
 	for since, want := range map[string]float64{"created": 2, "published": 1} {
@@ -113,9 +107,7 @@ func moveSize(w *watch, db *sql.DB, inbox *dedup.Inbox, seen *seen) {
 	}
 	seen.look(w) // before the end of Run, which ends the observation
 	cancel()
-	if err := <-ended; err != nil {
-		w.Error(err)
-	}
+	kit.Check(w, <-ended)
 	if got := w.value("once.dedup.rows", "once.state=live"); got != -1 {
 		w.Errorf("%v rows are observed after Run", got)
 	}
@@ -126,18 +118,12 @@ func moveSize(w *watch, db *sql.DB, inbox *dedup.Inbox, seen *seen) {
 func moveInbox(w *watch, seen *seen) {
 	db := w.database()
 	storage, err := durable.New(db, durable.Config{KeepHandled: time.Hour, MeterProvider: w.meters})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	w.zero("once.durable.")
 	retries, err := retry.New(db, retry.Config{PollInterval: 20 * time.Millisecond})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	in := &byHand{kit.NewSubscriber()}
 	router.AddMiddleware(retries.Middleware)
 	router.AddConsumerHandler("handler", "t", retries.Subscriber("payments", storage.Subscriber(in)),
@@ -170,21 +156,15 @@ func moveInbox(w *watch, seen *seen) {
 		w.Errorf("%v batches were stored, want 3", got)
 	}
 	seen.look(w)
-	if err := router.Close(); err != nil {
-		w.Error(err)
-	}
-	if err := <-ended; err != nil {
-		w.Error(err)
-	}
+	kit.Check(w, router.Close())
+	kit.Check(w, <-ended)
 }
 
 // moveSequence causes every outcome of sequence.
 func moveSequence(w *watch, seen *seen) {
 	db := w.database()
 	tx, err := db.BeginTx(w.Context(), nil)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	defer func() { _ = tx.Rollback() }()
 	here := func(context.Context) (*sql.Tx, bool) { return tx, true }
 	apply, quarantine := w.sequence(here, sequence.Config{AfterWindow: sequence.Apply}), w.sequence(here, sequence.Config{})
@@ -227,8 +207,6 @@ func (w *watch) sequence(tx func(context.Context) (*sql.Tx, bool), config sequen
 	w.Helper()
 	config.Tx, config.Policy, config.MeterProvider = tx, sequence.HoldForGap, w.meters
 	order, err := sequence.New(config)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	return order
 }

@@ -98,9 +98,7 @@ var (
 func text(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return string(content)
 }
 
@@ -158,9 +156,7 @@ func TestDashboardsUseMetricsThatExist(t *testing.T) {
 				} `json:"targets"`
 			} `json:"panels"`
 		}
-		if err := json.Unmarshal([]byte(text(t, file)), &dashboard); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, json.Unmarshal([]byte(text(t, file)), &dashboard))
 		for _, panel := range dashboard.Panels {
 			if panel.Type != "row" && len(panel.Targets) == 0 {
 				t.Errorf("the panel %q has no expression", panel.Title)

@@ -46,9 +46,7 @@ var (
 func page(t *testing.T) map[string]documented {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/observability.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	found := map[string]documented{}
 	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
 		d := documented{kind: m[2], unit: m[3], text: m[5]}
@@ -250,9 +248,7 @@ func moveForwarder(w *watch, seen *seen) {
 	w.awaitValue(2, "once.forwarder.dead_letters", "")
 
 	_, err := db.ExecContext(w.Context(), `INSERT INTO once_pauses (kind, name, actor, why) VALUES ('topic', 'nobody', 'ann', 'a test')`)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	w.awaitValue(1, "once.forwarder.pauses", "")
 	seen.look(w)
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/parkedrows"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/poison"
@@ -24,9 +25,7 @@ func (w *watch) poison(db *sql.DB, config poison.Config) *poison.Store {
 	w.Helper()
 	config.MeterProvider, config.TracerProvider, config.Logger = w.meters, w.traces, &w.logs
 	store, err := poison.New(db, config)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	return store
 }
 
@@ -38,9 +37,7 @@ func (w *watch) fail(store *poison.Store, consumer, id, reason string, claim *pa
 	_, err := store.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return nil, chain.Forever(reason, errors.New("no"))
 	})(msg)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 }
 
 // movePoison quarantines a message for every reason, and runs every operation
@@ -49,9 +46,7 @@ func movePoison(w *watch, seen *seen) {
 	db := w.database()
 	store := w.poison(db, poison.Config{})
 	entries, err := quarantine.New(db, operate.Config{ReplayToAbsent: true, MeterProvider: w.meters})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	w.zero("once.poison.")
 	act := operate.Act{Actor: "ann", Why: "test"}
 	for _, reason := range []string{
@@ -62,20 +57,12 @@ func movePoison(w *watch, seen *seen) {
 	}
 	w.awaitValue(9, "once.poison.entries", "")
 	page, err := entries.List(w.Context(), operate.Filter{})
-	if err != nil {
-		w.Fatal(err)
-	}
-	if err := entries.Discard(w.Context(), act, page.Rows[0].ID); err != nil {
-		w.Fatal(err)
-	}
-	if err := entries.Replay(w.Context(), act, page.Rows[1].ID); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
+	kit.OK(w, entries.Discard(w.Context(), act, page.Rows[0].ID))
+	kit.OK(w, entries.Replay(w.Context(), act, page.Rows[1].ID))
 	w.fail(store, "payments", page.Rows[1].MessageID, page.Rows[1].Reason, nil)
 	change := func(*message.Message) error { return nil }
-	if _, err := entries.Edit(w.Context(), act, page.Rows[2].ID, change, quarantine.EditOptions{}); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, kit.Err(entries.Edit(w.Context(), act, page.Rows[2].ID, change, quarantine.EditOptions{})))
 	for name, want := range map[string]float64{"discarded": 1, "replayed": 1, "failed_again": 1, "edited": 1} {
 		if got := w.value("once.poison."+name, ""); got != want {
 			w.Errorf("%v %s, want %v", got, name, want)
@@ -102,12 +89,8 @@ func TestQuarantineHasASpanBesideTheAttempts(t *testing.T) {
 		return msg
 	}
 	table, err := parkedrows.NewStore(db, schema.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := table.Deliver(t.Context(), "t", []string{"payments"}, give("killer")); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.OK(t, table.Deliver(t.Context(), "t", []string{"payments"}, give("killer")))
 	w.exec(db, `UPDATE once_parked SET crashes = 2`)
 	in, end := w.consume(db, func(*message.Message) error { return retry.Permanent(errHandler) })
 	w.eventually("the killer is in quarantine", func() bool { return len(w.named("quarantine t")) == 1 })

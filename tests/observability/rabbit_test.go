@@ -46,9 +46,7 @@ func moveRabbit(w *watch, seen *seen) {
 		}
 	}
 	seen.look(w)
-	if err := p.Close(); err != nil {
-		w.Error(err)
-	}
+	kit.Check(w, p.Close())
 	if err := p.Publish(roomy, message.NewMessage("6", nil)); !errors.Is(err, rabbit.ErrClosed) {
 		w.Errorf("a closed publisher: %v", err)
 	}
@@ -105,9 +103,7 @@ func troubleRabbit(w *watch, seen *seen) {
 
 	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
 	defer cancel()
-	if err := broker.RaiseMemoryAlarm(ctx); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, broker.RaiseMemoryAlarm(ctx))
 	number := 1
 	w.eventually("publishing is blocked", func() bool {
 		number++
@@ -139,9 +135,7 @@ func forbidRabbit(w *watch, seen *seen) {
 	defer backend(`delete_user(<<"%s">>, <<"test">>)`, user)
 	mayRead(name)
 	address, err := url.Parse(broker.URL)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	address.User = url.UserPassword(user, "s3cret")
 
 	p := w.rabbit(queue(address.String()), rabbit.PublisherConfig{ReadyTimeout: time.Minute})
@@ -155,9 +149,7 @@ func forbidRabbit(w *watch, seen *seen) {
 	if err == nil {
 		_, err = channel.QueueDeclare(name, true, false, false, false, nil)
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	w.awaitValue(1, "once.subscriber.forbidden", "")
 	seen.look(w)
 }
@@ -186,9 +178,7 @@ func (w *watch) subscriber(config wamqp.Config, cfg rabbit.SubscriberConfig) *ra
 	w.Helper()
 	cfg.MeterProvider, cfg.Logger = w.meters, &w.logs
 	s, err := rabbit.NewSubscriber(config, cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	w.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -196,9 +186,7 @@ func (w *watch) subscriber(config wamqp.Config, cfg rabbit.SubscriberConfig) *ra
 func (w *watch) subscribe(s *rabbit.Subscriber, topic string) func() *message.Message {
 	w.Helper()
 	messages, err := s.Subscribe(context.WithoutCancel(w.Context()), topic)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	return func() *message.Message {
 		w.Helper()
 		select {
@@ -228,9 +216,7 @@ func moveSubscriber(w *watch, seen *seen) {
 	send := func(id string) {
 		w.Helper()
 		sent++
-		if err := p.Publish(name, message.NewMessage(id, nil)); err != nil {
-			w.Fatal(err)
-		}
+		kit.OK(w, p.Publish(name, message.NewMessage(id, nil)))
 	}
 
 	send("1")
@@ -258,9 +244,7 @@ func moveSubscriber(w *watch, seen *seen) {
 	w.awaitValue(1, "once.subscriber.settled", "once.outcome=lost")
 	next().Ack()
 	w.awaitValue(3, "once.subscriber.settled", "once.outcome=acked")
-	if _, err := w.declare(broker.URL, name, nil).QueueDelete(name, false, false, false); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, kit.Err(w.declare(broker.URL, name, nil).QueueDelete(name, false, false, false)))
 	w.awaitValue(1, "once.subscriber.recovered", "once.reason=consumer")
 	broker.CloseConnections(w.T, "test")
 	w.awaitValue(1, "once.subscriber.recovered", "once.reason=connection")
@@ -281,13 +265,9 @@ func moveSubscriber(w *watch, seen *seen) {
 	config.Consume.NoRequeueOnNack = true
 	other := w.subscriber(config, rabbit.SubscriberConfig{})
 	w.awaitValue(2, "once.subscriber.connected", "")
-	if err := s.Close(); err != nil {
-		w.Error(err)
-	}
+	kit.Check(w, s.Close())
 	for n := range 2 {
-		if err := p.Publish(name, message.NewMessage(strconv.Itoa(n), nil)); err != nil {
-			w.Error(err)
-		}
+		kit.Check(w, p.Publish(name, message.NewMessage(strconv.Itoa(n), nil)))
 	}
 	next = w.subscribe(other, name)
 	next().Nack()
@@ -298,8 +278,6 @@ func moveSubscriber(w *watch, seen *seen) {
 	}
 	w.subscriber(queue("amqp://127.0.0.1:1/"), rabbit.SubscriberConfig{})
 	w.awaitValue(1, "once.subscriber.connects", "once.outcome=failed")
-	if err := other.Close(); err != nil {
-		w.Error(err)
-	}
+	kit.Check(w, other.Close())
 	seen.look(w)
 }

@@ -1,6 +1,7 @@
 package observability
 
 import (
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate/reconcile"
 )
 
@@ -9,13 +10,9 @@ import (
 func moveReconcile(w *watch, seen *seen) {
 	db := w.database()
 	s, err := reconcile.NewSender(db, reconcile.SenderConfig{Topics: []string{"orders"}, MeterProvider: w.meters})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	r, err := reconcile.NewReceiver(db, reconcile.ReceiverConfig{Consumers: []string{"payments"}})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	w.zero("once.reconcile.")
 	if _, err := reconcile.Compare(w.Context(), s, r); err == nil {
 		w.Error("an empty sent log was compared")
@@ -28,9 +25,7 @@ func moveReconcile(w *watch, seen *seen) {
 	}
 	w.exec(db, `INSERT INTO once_outbox_sent (position, message_id, topic, payload, metadata, created_at, sent_at)
 		VALUES (1, 'lost, too', 'orders', '', '{}', now() - interval '3 hours', now() - interval '3 hours')`)
-	if _, err := reconcile.Compare(w.Context(), s, r); err != nil {
-		w.Error(err)
-	}
+	kit.Check(w, kit.Err(reconcile.Compare(w.Context(), s, r)))
 	for name, series := range map[string]map[string]float64{
 		"once.reconcile.runs":     {"once.outcome=ok": 1, "once.outcome=failed": 1},
 		"once.reconcile.compared": {"": 2},

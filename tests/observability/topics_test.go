@@ -88,12 +88,8 @@ func TestLagCountsRefusedMessages(t *testing.T) {
 
 			channel := w.declare(broker.URL, topic, nil)
 			if name == "no exchange" {
-				if err := channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil); err != nil {
-					t.Fatal(err)
-				}
-				if err := channel.QueueBind(topic, "", topic, false, nil); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil))
+				kit.OK(t, channel.QueueBind(topic, "", topic, false, nil))
 			}
 			w.eventually("nothing waits", func() bool {
 				return w.value("once.forwarder.lag", "") == 0 && w.value("once.forwarder.pending", "") == 0

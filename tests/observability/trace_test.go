@@ -60,9 +60,7 @@ func TestTraceReachesTheQueue(t *testing.T) {
 	w.forward(db, w.rabbit(queue(broker.URL), rabbit.PublisherConfig{}), forwarder.Config{})
 
 	state, err := trace.ParseTraceState("vendor=1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ctx := trace.ContextWithRemoteSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, TraceState: state, Remote: true,
 	}))
@@ -78,9 +76,7 @@ func TestTraceReachesTheQueue(t *testing.T) {
 	var delivery amqp.Delivery
 	w.eventually("the message is in the queue", func() bool {
 		got, ok, err := channel.Get(topic, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		delivery = got
 		return ok
 	})
@@ -138,9 +134,7 @@ func TestEachAttemptToSendIsASpan(t *testing.T) {
 	w.publish(t.Context(), db, box, "t", msg)
 	service.End()
 	metadata := func() (text string, attempts int) {
-		if err := db.QueryRowContext(t.Context(), `SELECT metadata, attempts FROM once_outbox`).Scan(&text, &attempts); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRowContext(t.Context(), `SELECT metadata, attempts FROM once_outbox`).Scan(&text, &attempts))
 		return text, attempts
 	}
 	before, _ := metadata()
@@ -233,20 +227,14 @@ func TestMessagesOfOneCallKeepTheirTraces(t *testing.T) {
 	spanB.End()
 
 	rows, err := db.QueryContext(t.Context(), `SELECT metadata FROM once_outbox ORDER BY position`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer rows.Close()
 	var got []string
 	for rows.Next() {
 		var text []byte
 		metadata := map[string]string{}
-		if err := rows.Scan(&text); err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(text, &metadata); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, rows.Scan(&text))
+		kit.OK(t, json.Unmarshal(text, &metadata))
 		got = append(got, metadata["traceparent"])
 	}
 	if rows.Err() != nil {
@@ -273,9 +261,7 @@ func TestSpanOfARefusedMessageIsAnError(t *testing.T) {
 	ctx, service := w.traces.Tracer("service").Start(t.Context(), "service")
 	defer service.End()
 	tx, err := w.database().BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
 	msg := message.NewMessage("", nil)
 	msg.SetContext(ctx)
@@ -343,17 +329,13 @@ func TestTracePassesThroughAConsumerWithoutSpans(t *testing.T) {
 	w := newWatch(t)
 	db := w.database()
 	inbox, err := dedup.New(db, dedup.Config{Consumer: "payments", Outbox: outbox.Publisher})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	const brought = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	msg := message.NewMessage("1", nil)
 	msg.Metadata.Set("traceparent", brought)
 	failed := true
 	_, err = inbox.Middleware(produceAfter(&failed)(nil))(msg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if got := produced(t, db)["traceparent"]; got != brought {
 		t.Errorf("the produced message has %q", got)
 	}
@@ -376,13 +358,8 @@ func produceAfter(failed *bool) message.HandlerMiddleware {
 
 func produced(t *testing.T, db *sql.DB) map[string]string {
 	t.Helper()
-	var text []byte
-	if err := db.QueryRowContext(t.Context(), `SELECT metadata FROM once_outbox`).Scan(&text); err != nil {
-		t.Fatal(err)
-	}
+	text := kit.One[[]byte](t, db, `SELECT metadata FROM once_outbox`)
 	metadata := map[string]string{}
-	if err := json.Unmarshal(text, &metadata); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, json.Unmarshal(text, &metadata))
 	return metadata
 }

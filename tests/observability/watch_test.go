@@ -61,9 +61,7 @@ type instrument struct {
 func (w *watch) instruments() map[string]*instrument {
 	w.Helper()
 	var all metricdata.ResourceMetrics
-	if err := w.reader.Collect(w.Context(), &all); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, w.reader.Collect(w.Context(), &all))
 	found := map[string]*instrument{}
 	for _, scope := range all.ScopeMetrics {
 		if !strings.HasPrefix(scope.Scope.Name, "github.com/watermill-once/once/") {
@@ -157,28 +155,21 @@ func (w *watch) eventually(what string, condition func() bool) {
 func (w *watch) database() *sql.DB {
 	w.Helper()
 	db := kit.Postgres(w.T).DB
-	if err := schema.Up(w.Context(), db, schema.Config{}); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, schema.Up(w.Context(), db, schema.Config{}))
 	return db
 }
 
 func (w *watch) outbox() *outbox.Outbox {
 	w.Helper()
 	box, err := outbox.New(outbox.Config{MeterProvider: w.meters, TracerProvider: w.traces})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	return box
 }
 
 // publish commits messages to the outbox.
 func (w *watch) publish(ctx context.Context, db *sql.DB, box *outbox.Outbox, topic string, msgs ...*message.Message) {
 	w.Helper()
-	err := box.InTx(ctx, db, func(_ *sql.Tx, events message.Publisher) error { return events.Publish(topic, msgs...) })
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, box.InTx(ctx, db, func(_ *sql.Tx, events message.Publisher) error { return events.Publish(topic, msgs...) }))
 }
 
 // forward runs a forwarder until the test ends, or end is called.
@@ -187,15 +178,11 @@ func (w *watch) forward(db *sql.DB, publisher message.Publisher, config forwarde
 	config.MeterProvider, config.TracerProvider, config.Logger = w.meters, w.traces, &w.logs
 	config.PollMax = 20 * time.Millisecond
 	f, err := forwarder.New(db, publisher, config)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.WithoutCancel(w.Context())) }()
 	end = sync.OnceFunc(func() {
-		if err := errors.Join(f.Close(), <-ended); err != nil {
-			w.Error(err)
-		}
+		kit.Check(w, errors.Join(f.Close(), <-ended))
 	})
 	w.Cleanup(end)
 	return end
@@ -206,9 +193,7 @@ func (w *watch) rabbit(config wamqp.Config, cfg rabbit.PublisherConfig) *rabbit.
 	w.Helper()
 	cfg.MeterProvider, cfg.Logger = w.meters, &w.logs
 	publisher, err := rabbit.NewPublisher(config, cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	w.Cleanup(func() { _ = publisher.Close() })
 	return publisher
 }
@@ -227,25 +212,19 @@ func queue(url string) wamqp.Config {
 func (w *watch) declare(url, name string, args amqp.Table) *amqp.Channel {
 	w.Helper()
 	conn, err := amqp.Dial(url)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	w.Cleanup(func() { _ = conn.Close() })
 	channel, err := conn.Channel()
 	if err == nil {
 		_, err = channel.QueueDeclare(name, true, false, false, false, args)
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	return channel
 }
 
 func (w *watch) exec(db *sql.DB, query string) {
 	w.Helper()
-	if _, err := db.ExecContext(w.Context(), query); err != nil {
-		w.Fatal(err)
-	}
+	kit.Exec(w, db, query)
 }
 
 // scripted is a publisher whose outcomes are the results of the function answer. It

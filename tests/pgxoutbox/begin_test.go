@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 )
 
@@ -178,7 +179,7 @@ func TestFirstStatementIsTheSameAsInATransactionOfPgx(t *testing.T) {
 						return nil
 					})
 					text += fmt.Sprint(" committed: ", err == nil, " orders: ", b.text(`SELECT id FROM orders ORDER BY id`))
-					b.exec(`DELETE FROM orders`)
+					b.Exec(`DELETE FROM orders`)
 					return text
 				}
 				want := seen(func(work func(tx pgx.Tx) error) error { return pgx.BeginFunc(ctx, b.pool, work) })
@@ -215,7 +216,7 @@ func TestTransactionBeginsOnAnotherConnection(t *testing.T) {
 		"exec", "exec without arguments", "returning", "rows", "batch", "copy", "prepare", "savepoint", "connection", "large object", "nothing",
 	} {
 		b.openAll()
-		b.exec(`SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()`)
+		b.Exec(`SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()`)
 		err := b.inTx(func(tx pgx.Tx, events message.Publisher) error {
 			_, err := firsts[name](t.Context(), tx)
 			return errors.Join(err, events.Publish("orders.placed", event("e")))
@@ -226,7 +227,7 @@ func TestTransactionBeginsOnAnotherConnection(t *testing.T) {
 		if got := b.text(`SELECT message_id FROM once_outbox`); got != "e" {
 			t.Errorf("%s: events %q", name, got)
 		}
-		b.exec(`DELETE FROM orders; DELETE FROM once_outbox`)
+		b.Exec(`DELETE FROM orders; DELETE FROM once_outbox`)
 	}
 }
 
@@ -235,9 +236,7 @@ func (b *bench) openAll() {
 	b.Helper()
 	for range b.pool.Config().MaxConns {
 		conn, err := b.pool.Acquire(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		kit.OK(b, err)
 		defer conn.Release()
 	}
 }
@@ -264,7 +263,7 @@ func TestTransactionThatCannotBegin(t *testing.T) {
 		err := b.inTx(func(tx pgx.Tx, events message.Publisher) error {
 			b.stopDialing.Store(true)
 			defer b.stopDialing.Store(false)
-			b.exec(`SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()`)
+			b.Exec(`SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()`)
 			_ = events.Publish("orders.placed", event("lost"))
 			_ = use(tx) // work ignores the error
 			return nil
@@ -281,17 +280,12 @@ func TestTracerSeesEveryStatement(t *testing.T) {
 	traced := &tracer{}
 	b := newBench(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = traced })
 	// The first transaction of a pool also finds the tables.
-	if err := b.inTx(func(pgx.Tx, message.Publisher) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, b.inTx(func(pgx.Tx, message.Publisher) error { return nil }))
 	traced.queries = nil
-	err := b.inTx(func(tx pgx.Tx, _ message.Publisher) error {
+	kit.OK(t, b.inTx(func(tx pgx.Tx, _ message.Publisher) error {
 		_, err := firsts["exec"](t.Context(), tx)
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	const want = `begin INSERT INTO orders (id) VALUES ($1), ($2)`
 	if got := strings.Join(traced.queries, " "); got != want {
 		t.Errorf("traced %q, want %q", got, want)

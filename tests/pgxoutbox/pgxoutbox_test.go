@@ -60,7 +60,7 @@ func TestAnEventCostsNoRoundTrip(t *testing.T) {
 	b := newBench(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
 	trips := func(events int, id string) (n int64) {
 		before := b.trips.Load()
-		err := b.inTx(func(tx pgx.Tx, publisher message.Publisher) error {
+		kit.OK(t, b.inTx(func(tx pgx.Tx, publisher message.Publisher) error {
 			if _, err := tx.Exec(t.Context(), `INSERT INTO orders (id) VALUES ($1)`, id); err != nil {
 				return err
 			}
@@ -70,10 +70,7 @@ func TestAnEventCostsNoRoundTrip(t *testing.T) {
 				}
 			}
 			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		return b.trips.Load() - before
 	}
 	for n, events := range []int{0, 1, 3} { // the statements are prepared here, once for each connection
@@ -89,9 +86,7 @@ func TestAnEventCostsNoRoundTrip(t *testing.T) {
 func TestRowsEqualTheRowsOfTheOutbox(t *testing.T) {
 	b := newBench(t, nil)
 	tx, err := b.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	msgs := func() []*message.Message {
 		keyed, due, empty := event("keyed"), event("due"), message.NewMessage("empty", nil)
 		outbox.SetOrderingKey(keyed, "k")
@@ -101,12 +96,10 @@ func TestRowsEqualTheRowsOfTheOutbox(t *testing.T) {
 		return []*message.Message{keyed, due, empty}
 	}
 	err = outbox.Publisher(tx).Publish("orders.placed", msgs()...)
-	if err := errors.Join(err, tx.Commit()); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, errors.Join(err, tx.Commit()))
 	const columns = `SELECT row(message_id, topic, ordering_key, slot, payload, metadata::jsonb, due_at, attempts)::text FROM once_outbox`
 	want := b.text(columns + ` ORDER BY position`)
-	b.exec(`DELETE FROM once_outbox`)
+	b.Exec(`DELETE FROM once_outbox`)
 	for name, publish := range map[string]func() error{
 		"InTx": func() error {
 			return b.inTx(func(_ pgx.Tx, events message.Publisher) error { return events.Publish("orders.placed", msgs()...) })
@@ -126,7 +119,7 @@ func TestRowsEqualTheRowsOfTheOutbox(t *testing.T) {
 		if got := b.text(columns + ` ORDER BY position`); got != want {
 			t.Errorf("%s stores\n%s\nwant\n%s", name, got, want)
 		}
-		b.exec(`DELETE FROM once_outbox`)
+		b.Exec(`DELETE FROM once_outbox`)
 	}
 }
 
@@ -161,7 +154,7 @@ func TestEventsFollowTheirSavepoint(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, nil)
-			err := b.inTx(func(tx pgx.Tx, events message.Publisher) error {
+			kit.OK(t, b.inTx(func(tx pgx.Tx, events message.Publisher) error {
 				ctx := t.Context()
 				if err := place(ctx, tx, events, "a"); err != nil {
 					return err
@@ -175,10 +168,7 @@ func TestEventsFollowTheirSavepoint(t *testing.T) {
 					return err
 				}
 				return place(ctx, tx, events, "c")
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))
 			b.expect("a b c", "a b c")
 		})
 	}
@@ -186,7 +176,7 @@ func TestEventsFollowTheirSavepoint(t *testing.T) {
 
 func TestNothingIsCommittedAfterAMistake(t *testing.T) {
 	b := newBench(t, nil)
-	b.exec(`CREATE TABLE items (order_id text REFERENCES orders DEFERRABLE INITIALLY DEFERRED)`)
+	b.Exec(`CREATE TABLE items (order_id text REFERENCES orders DEFERRABLE INITIALLY DEFERRED)`)
 	ctx := t.Context()
 	var kept pgx.Tx
 	var keptEvents message.Publisher
@@ -250,10 +240,8 @@ func TestLostConnectionIsAnUnknownCommit(t *testing.T) {
 	}
 	b.expect("", "")
 	// The pool has idle connections that are dead.
-	b.exec(`SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()`)
-	if err := b.inTx(func(tx pgx.Tx, events message.Publisher) error { return place(t.Context(), tx, events, "b") }); err != nil {
-		t.Error(err)
-	}
+	b.Exec(`SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()`)
+	kit.Check(t, b.inTx(func(tx pgx.Tx, events message.Publisher) error { return place(t.Context(), tx, events, "b") }))
 	b.expect("b", "b")
 }
 
@@ -298,17 +286,14 @@ func TestMistakesNameTheRemedy(t *testing.T) {
 func TestManyEventsKeepTheirOrder(t *testing.T) {
 	b := newBench(t, nil)
 	var want []string
-	err := b.inTx(func(_ pgx.Tx, events message.Publisher) error {
+	kit.OK(t, b.inTx(func(_ pgx.Tx, events message.Publisher) error {
 		var msgs []*message.Message
 		for n := range 250 {
 			want = append(want, fmt.Sprintf("m%03d", n))
 			msgs = append(msgs, event(want[n]))
 		}
 		return events.Publish("orders.placed", msgs...)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	b.expect("", strings.Join(want, " "))
 }
 
@@ -365,28 +350,22 @@ func TestFunctionThatKeepsItsTransactionIsNotRefused(t *testing.T) {
 		}
 		return place(t.Context(), tx, events, "a")
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, err)
 	b.expect("a", "a")
 }
 
 // A function that changes the search path must not change the outbox.
 func TestEventIsStoredInTheOutboxOfThePool(t *testing.T) {
 	b := newBench(t, nil)
-	b.exec(`CREATE SCHEMA other`)
-	if err := schema.Up(t.Context(), b.DB, schema.Config{Schema: "other"}); err != nil {
-		t.Fatal(err)
-	}
+	b.Exec(`CREATE SCHEMA other`)
+	kit.OK(t, schema.Up(t.Context(), b.DB, schema.Config{Schema: "other"}))
 	err := b.inTx(func(tx pgx.Tx, events message.Publisher) error {
 		if _, err := tx.Exec(t.Context(), `INSERT INTO orders (id) VALUES ('a'); SET LOCAL search_path = other`); err != nil {
 			return err
 		}
 		return events.Publish("t", event("a"))
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, err)
 	b.expect("a", "a")
 }
 
@@ -394,15 +373,13 @@ func TestEventIsStoredInTheOutboxOfThePool(t *testing.T) {
 // looked for only once.
 func TestTablesAreFoundOnceWhateverTheNameOfTheirSchema(t *testing.T) {
 	b := newBench(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["search_path"] = `"my-app"` })
-	b.exec(`ALTER SCHEMA public RENAME TO "my-app"`)
+	b.Exec(`ALTER SCHEMA public RENAME TO "my-app"`)
 	err := b.inTx(func(_ pgx.Tx, events message.Publisher) error { return events.Publish("t", event("a")) })
 	if got := b.text(`SELECT message_id FROM "my-app".once_outbox`); err != nil || got != "a" {
 		t.Errorf("events %q, %v", got, err)
 	}
 	before := b.trips.Load()
-	if err := b.inTx(func(pgx.Tx, message.Publisher) error { return nil }); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, b.inTx(func(pgx.Tx, message.Publisher) error { return nil }))
 	if trips := b.trips.Load() - before; trips != 0 {
 		t.Errorf("an empty transaction took %d round trips", trips)
 	}

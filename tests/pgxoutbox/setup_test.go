@@ -21,8 +21,7 @@ func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 // bench is a database with an outbox and a business table, and a pool of pgx.
 type bench struct {
-	*testing.T
-	kit.Database
+	*kit.Bench
 
 	pool  *pgxpool.Pool
 	trips atomic.Int64 // requests that the pool's connections have sent
@@ -32,15 +31,10 @@ type bench struct {
 
 func newBench(t *testing.T, change func(*pgxpool.Config)) *bench {
 	t.Helper()
-	b := &bench{T: t, Database: kit.Postgres(t)}
-	if err := schema.Up(t.Context(), b.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
-	b.exec(`CREATE TABLE orders (id text PRIMARY KEY)`)
+	b := &bench{Bench: kit.NewBench(t, kit.Postgres(t), schema.Config{})}
+	b.Exec(`CREATE TABLE orders (id text PRIMARY KEY)`)
 	config, err := pgxpool.ParseConfig(b.DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	config.MaxConns = 2
 	dial := config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -53,9 +47,8 @@ func newBench(t *testing.T, change func(*pgxpool.Config)) *bench {
 	if change != nil {
 		change(config)
 	}
-	if b.pool, err = pgxpool.NewWithConfig(t.Context(), config); err != nil {
-		t.Fatal(err)
-	}
+	b.pool, err = pgxpool.NewWithConfig(t.Context(), config)
+	kit.OK(t, err)
 	t.Cleanup(b.pool.Close)
 	return b
 }
@@ -72,33 +65,10 @@ func (c *counted) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-func (b *bench) exec(query string) {
-	b.Helper()
-	if _, err := b.ExecContext(b.Context(), query); err != nil {
-		b.Fatal(err)
-	}
-}
-
 // text returns the rows of a query with one column.
 func (b *bench) text(query string) string {
 	b.Helper()
-	rows, err := b.QueryContext(b.Context(), query)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer rows.Close()
-	var all []string
-	for rows.Next() {
-		var one string
-		if err := rows.Scan(&one); err != nil {
-			b.Fatal(err)
-		}
-		all = append(all, one)
-	}
-	if err := rows.Err(); err != nil {
-		b.Fatal(err)
-	}
-	return strings.Join(all, " ")
+	return strings.Join(kit.Lines(b, b, query), " ")
 }
 
 // expect checks the ids of the orders, sorted, and the ids of the events, in the order

@@ -32,13 +32,9 @@ func TestRelease(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		binary, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		list, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		sum := sha256.Sum256(binary)
 		if want := hex.EncodeToString(sum[:]) + "  " + name + "\n"; string(list) != want {
 			t.Errorf("SHA256SUMS has %q, want %q", list, want)
@@ -58,9 +54,7 @@ func TestRelease(t *testing.T) {
 func instructions(t *testing.T) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../deploy/Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
 			all = append(all, line)

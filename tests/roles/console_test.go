@@ -21,15 +21,11 @@ import (
 func (w *world) fillConsole() {
 	w.Helper()
 	quarantine, err := poison.New(w.admin, poison.Config{Schema: tables, Logger: watermill.NopLogger{}})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	for _, id := range []string{"one", "two"} {
 		m := message.NewMessage(id, []byte(`{}`))
 		m.SetContext(parkedrows.WithDelivery(w.Context(), &parkedrows.Delivery{Consumer: "payments", Topic: "orders"}))
-		if _, err := quarantine.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, io.EOF })(m); err != nil {
-			w.Fatal(err)
-		}
+		kit.OK(w, kit.Err(quarantine.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, io.EOF })(m)))
 	}
 	w.exec(w.admin, `INSERT INTO app.mine_outbox (slot, message_id, topic, payload, metadata, due_at, failing_since)
 		VALUES (0, 'backs off', 'orders', '', '{}', now() + interval '1 hour', now()),
@@ -75,9 +71,7 @@ func (w *world) openConsole(part string) (ask func(method, page string, form url
 	pages, err := console.Handler(w.open(new(recorder), part), console.Config{
 		Schema: tables, Logger: kit.Logger(w), Authorize: func(*http.Request, console.Action) (string, error) { return "ann", nil },
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	w.Cleanup(func() { _ = pages.Close() })
 	return func(method, page string, form url.Values) (int, string) {
 		r := httptest.NewRequestWithContext(w.Context(), method, "/"+page, strings.NewReader(form.Encode()))
@@ -100,9 +94,7 @@ func (w *world) send(ask func(method, page string, form url.Values) (int, string
 	w.Helper()
 	for _, f := range consoleForms {
 		form, err := url.ParseQuery(f.form)
-		if err != nil {
-			w.Fatal(err)
-		}
+		kit.OK(w, err)
 		form.Set("why", "because")
 		form.Set("limit", "1")
 		_, text := ask(http.MethodPost, f.page, form)

@@ -66,18 +66,14 @@ func (p *part) consume() (end func()) {
 		},
 		Sequence: &sequence.Config{Policy: sequence.HoldForGap},
 	})
-	if err != nil {
-		p.Fatal(err)
-	}
+	kit.OK(p, err)
 	transport, err := embedded.New(p.db, embedded.Config{Schema: tables, Logger: watermill.NopLogger{}})
 	p.must(err)
 	p.exec(p.admin, `INSERT INTO app.mine_consumers (consumer, topic, seen_at) VALUES ('retired', 'orders', now() - interval '1 hour')`)
 	_, err = transport.Forget(p.Context(), "retired", "orders")
 	p.must(err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err != nil {
-		p.Fatal(err)
-	}
+	kit.OK(p, err)
 	plain, durable := kit.NewSubscriber(), kit.NewSubscriber()
 	var mended atomic.Bool
 	consumer.AddHandler(router, "plain", "t", plain, handler(&mended))
@@ -91,9 +87,7 @@ func (p *part) consume() (end func()) {
 	end = func() {
 		p.Helper()
 		stop()
-		if err := errors.Join(router.Close(), <-ended, <-ended); err != nil {
-			p.Error(err)
-		}
+		kit.Check(p, errors.Join(router.Close(), <-ended, <-ended))
 	}
 
 	for _, to := range []*kit.Subscriber{plain, durable} {

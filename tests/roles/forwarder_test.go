@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/watermill-once/once/forwarder"
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate/health"
 )
 
@@ -48,9 +49,7 @@ func (p *part) run(config forwarder.Config) (f *forwarder.Forwarder, end func())
 	config.Backoff = func(int) time.Duration { return 50 * time.Millisecond }
 	config.AfterDead = forwarder.BlockKey
 	f, err := forwarder.New(p.db, &broker{seen: map[string]int{}}, config)
-	if err != nil {
-		p.Fatal(err)
-	}
+	kit.OK(p, err)
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := f.Run(context.WithoutCancel(p.Context())); err != nil {
@@ -59,9 +58,7 @@ func (p *part) run(config forwarder.Config) (f *forwarder.Forwarder, end func())
 	})
 	return f, func() {
 		p.Helper()
-		if err := f.Close(); err != nil {
-			p.Error(err)
-		}
+		kit.Check(p, f.Close())
 		running.Wait()
 	}
 }
@@ -90,9 +87,7 @@ func (p *part) forward() {
 	p.awaitNumber(2, `SELECT COUNT(*) FROM app.mine_outbox`)
 	p.awaitNumber(2, `SELECT COUNT(*) FROM app.mine_blocked_keys`)
 	p.awaitNumber(8, `SELECT COUNT(*) FROM app.mine_outbox_sent`)
-	if err := reader.Collect(p.Context(), &metricdata.ResourceMetrics{}); err != nil {
-		p.Error(err)
-	}
+	kit.Check(p, reader.Collect(p.Context(), &metricdata.ResourceMetrics{}))
 	p.healthy(health.Config{MaxLag: time.Millisecond})                  // so it looks why messages wait
 	second, endSecond := p.run(forwarder.Config{KeepSent: time.Minute}) // the second forwarder takes over a share of the slots
 	<-second.Running()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -107,22 +108,16 @@ func (w *world) all() map[string][]string {
 	w.Helper()
 	rows, err := w.admin.QueryContext(w.Context(),
 		`SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'app' ORDER BY 1, 2`)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	defer rows.Close()
 	all := map[string][]string{}
 	for rows.Next() {
 		var table, column string
-		if err := rows.Scan(&table, &column); err != nil {
-			w.Fatal(err)
-		}
+		kit.OK(w, rows.Scan(&table, &column))
 		table = strings.TrimPrefix(table, tables.Prefix)
 		all[table] = append(all[table], column)
 	}
-	if err := rows.Err(); err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, rows.Err())
 	return all
 }
 
@@ -134,9 +129,7 @@ func (w *world) has(user, table string, columns []string) string {
 		if len(args) == 4 {
 			query = `SELECT ` + function + `($1, $2, $3, $4)`
 		}
-		if err := w.admin.QueryRowContext(w.Context(), query, args...).Scan(&yes); err != nil {
-			w.Fatal(err)
-		}
+		kit.OK(w, w.admin.QueryRowContext(w.Context(), query, args...).Scan(&yes))
 		return yes
 	}
 	name := tables.Table(table)
@@ -255,9 +248,7 @@ func TestRolesRevokesOtherRights(t *testing.T) {
 	w := newWorld(t)
 	w.exec(w.admin, `GRANT ALL ON app.mine_audit TO `+w.prefix+`producer; GRANT UPDATE (why) ON app.mine_audit TO PUBLIC`)
 	text, err := schema.Roles(tables, w.prefix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	w.exec(w.admin, text)
 	if got := w.has(w.login("producer"), "audit", w.all()["audit"]); got != "" {
 		t.Errorf("the producer has %s", got)

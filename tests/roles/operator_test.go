@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/archive"
 	"github.com/watermill-once/once/operate/dead"
@@ -89,9 +90,7 @@ func (p *part) reports() {
 
 func (p *part) must(err error) {
 	p.Helper()
-	if err != nil {
-		p.Fatal(err)
-	}
+	kit.OK(p, err)
 }
 
 func (p *part) look(entries *quarantine.Entries) {

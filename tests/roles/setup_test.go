@@ -37,9 +37,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	db := kit.Postgres(t)
 	w := &world{T: t, admin: db.DB, dsn: db.DSN}
-	if err := db.QueryRowContext(t.Context(), `SELECT current_database() || '_'`).Scan(&w.prefix); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, db.QueryRowContext(t.Context(), `SELECT current_database() || '_'`).Scan(&w.prefix))
 	logins := []string{w.login("owner")}
 	roles := []string{}
 	for _, part := range parts {
@@ -49,9 +47,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 		defer cancel()
-		if _, err := db.ExecContext(ctx, `DROP SCHEMA IF EXISTS app CASCADE`); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, kit.Err(db.ExecContext(ctx, `DROP SCHEMA IF EXISTS app CASCADE`)))
 		for _, role := range append(roles, logins...) {
 			if _, err := db.ExecContext(ctx, fmt.Sprintf(`
 				DO $$ BEGIN IF to_regrole('%[1]s') IS NOT NULL THEN DROP OWNED BY %[1]s CASCADE; DROP ROLE %[1]s; END IF; END $$`,
@@ -67,13 +63,9 @@ func newWorld(t *testing.T) *world {
 		CREATE SCHEMA app; CREATE ROLE %[1]s LOGIN CREATEROLE PASSWORD '%[2]s'; GRANT USAGE, CREATE ON SCHEMA app TO %[1]s WITH GRANT OPTION`,
 		w.login("owner"), password))
 	owner := w.open(new(recorder), "owner")
-	if err := schema.Up(t.Context(), owner, tables); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), owner, tables))
 	text, err := schema.Roles(tables, w.prefix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	for range 2 {
 		w.exec(owner, text)
 	}
@@ -96,9 +88,7 @@ func (w *world) open(r *recorder, part string) *sql.DB {
 	}
 	config.User, config.Password = w.login(part), password
 	db, err := r.open(config)
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.OK(w, err)
 	w.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(6)
 	db.SetMaxIdleConns(6)

@@ -96,9 +96,7 @@ func (p *part) publish(topic string, msgs ...*message.Message) {
 	if err == nil {
 		err = box.InTx(p.Context(), p.db, func(_ *sql.Tx, events message.Publisher) error { return events.Publish(topic, msgs...) })
 	}
-	if err != nil {
-		p.Fatal(err)
-	}
+	kit.OK(p, err)
 }
 
 // produce publishes messages for every outcome of the forwarder.
@@ -118,9 +116,7 @@ func (p *part) produce() {
 func (p *part) answer() {
 	p.Helper()
 	keys, err := idempotency.New(p.db, idempotency.Config{Schema: tables, Client: idempotency.OneClient})
-	if err != nil {
-		p.Fatal(err)
-	}
+	kit.OK(p, err)
 	h := keys.Handler(func(http.ResponseWriter, *http.Request, *sql.Tx) error { return nil })
 	for range 2 {
 		request := httptest.NewRequestWithContext(p.Context(), http.MethodPost, "/", http.NoBody)
@@ -130,7 +126,5 @@ func (p *part) answer() {
 			p.Fatal(answer.Body)
 		}
 	}
-	if _, err := keys.Sweep(p.Context()); err != nil {
-		p.Fatal(err)
-	}
+	kit.OK(p, kit.Err(keys.Sweep(p.Context())))
 }

@@ -269,9 +269,7 @@ func TestOutageCountsAsNoAttempt(t *testing.T) {
 				t.Parallel()
 				server := kit.PrivatePostgres(t)
 				db, err := open(server.DSN("postgres"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, err)
 				t.Cleanup(func() { _ = db.Close() })
 				ends, restarted, up := 0, make(chan error, 2), make(chan struct{})
 				isUp := sync.OnceFunc(func() { close(up) })
@@ -294,9 +292,7 @@ func TestOutageCountsAsNoAttempt(t *testing.T) {
 					func(c *once.ConsumerConfig) { c.Retry.Policy = retry.Policy{Immediate: -1, Delayed: -1} })
 				w.deliver(1, "m")
 				for range 2 {
-					if err := <-restarted; err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, <-restarted)
 				}
 				kit.Eventually(t, time.Minute, "the message takes effect", func() bool {
 					var n int // the database may not be up again yet

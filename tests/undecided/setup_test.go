@@ -76,9 +76,7 @@ func eachNumberedDriver(t *testing.T, test func(t *testing.T, n int, db kit.Data
 			}
 			database := kit.Postgres(t)
 			db, err := open(database.DSN)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			t.Cleanup(func() { _ = db.Close() })
 			db.SetMaxOpenConns(maxOpen)
 			db.SetMaxIdleConns(maxOpen)
@@ -163,18 +161,13 @@ func newWorld(
 	if change != nil {
 		change(&config)
 	}
-	if err := schema.Up(t.Context(), db.DB, config.Schema); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config.Schema))
 	w.exec(`CREATE TABLE effects (message_id text NOT NULL)`)
 	var err error
-	if w.consumer, err = once.NewConsumer(db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	w.consumer, err = once.NewConsumer(db.DB, config)
+	kit.OK(t, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Minute}, watermill.NopLogger{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	router.AddMiddleware(outer...)
 	modes[mode](w.consumer, router, w.transport, func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 		w.mu.Lock()
@@ -190,18 +183,14 @@ func newWorld(
 	go func() { stopped <- router.Run(context.WithoutCancel(t.Context())) }()
 	<-router.Running()
 	t.Cleanup(func() {
-		if err := errors.Join(router.Close(), <-stopped); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, errors.Join(router.Close(), <-stopped))
 	})
 	return w
 }
 
 func (w *world) exec(query string, args ...any) {
 	w.Helper()
-	if _, err := w.ExecContext(w.Context(), query, args...); err != nil {
-		w.Fatal(err)
-	}
+	kit.Exec(w, w, query, args...)
 }
 
 func (w *world) count(what string) (n int) {

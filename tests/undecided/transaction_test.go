@@ -78,9 +78,7 @@ func TestHandlersStatementsUseTheLockTimeoutOfTheConnection(t *testing.T) {
 					}
 					database := kit.Postgres(t)
 					db, err := open(database.DSN + "&lock_timeout=7s")
-					if err != nil {
-						t.Fatal(err)
-					}
+					kit.OK(t, err)
 					t.Cleanup(func() { _ = db.Close() })
 					db.SetMaxOpenConns(1)
 					var got []string
@@ -137,9 +135,7 @@ func TestWaitForADuplicateCountsAsNoAttempt(t *testing.T) {
 			t.Parallel()
 			database := kit.Postgres(t)
 			db, err := open(database.DSN)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			t.Cleanup(func() { _ = db.Close() })
 			database.DB = db
 			w := newWorld(t, database, "single", func(context.Context, *sql.Tx, *message.Message) error { return nil },
@@ -149,9 +145,7 @@ func TestWaitForADuplicateCountsAsNoAttempt(t *testing.T) {
 					c.Dedup.IdleTimeout = 7 * 24 * time.Hour
 				})
 			tx, err := db.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			defer func() { _ = tx.Rollback() }()
 			if _, err := tx.ExecContext(t.Context(),
 				`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', '`+consumer+`', '')`); err != nil {
@@ -165,9 +159,7 @@ func TestWaitForADuplicateCountsAsNoAttempt(t *testing.T) {
 			kit.Eventually(t, time.Minute, "at most one claim waits", func() bool {
 				return w.count(`pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) <= 1
 			})
-			if err := tx.Rollback(); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, tx.Rollback())
 			acked.Wait()
 			if n, parked := w.count(`effects`), w.count(`once_parked`); n != 1 || parked != 0 || w.callsOf("m1") != 1 {
 				t.Errorf("%d effects, %d are parked or in quarantine, %d calls", n, parked, w.callsOf("m1"))

@@ -100,9 +100,7 @@ func closed(create pubSub) pubSub {
 		t.Helper()
 		publisher, subscriber := create(t, group, ordered)
 		t.Cleanup(func() {
-			if err := subscriber.Close(); err != nil {
-				t.Error(err)
-			}
+			kit.Check(t, subscriber.Close())
 		})
 		return publisher, subscriber
 	}
@@ -121,13 +119,9 @@ type service struct {
 func newService(t *testing.T, db, forwarding *sql.DB, transport message.Publisher, config schema.Config) *service {
 	t.Helper()
 	box, err := outbox.New(outbox.Config{Schema: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	fwd, err := forwarder.New(forwarding, transport, forwarder.Config{Schema: config, Logger: kit.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	s := &service{T: t, db: db, box: box, forwarder: fwd}
 	ended := make(chan error, 1)
 	go func() { ended <- fwd.Run(t.Context()) }()
@@ -136,12 +130,8 @@ func newService(t *testing.T, db, forwarding *sql.DB, transport message.Publishe
 		if n := s.count("outbox_dead"); n != 0 {
 			t.Errorf("%d dead letters", n)
 		}
-		if err := fwd.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, fwd.Close())
+		kit.Check(t, <-ended)
 	})
 	return s
 }
@@ -149,9 +139,7 @@ func newService(t *testing.T, db, forwarding *sql.DB, transport message.Publishe
 func (s *service) count(table string) int {
 	s.Helper()
 	var n int
-	if err := s.db.QueryRow(`SELECT COUNT(*) FROM once_` + table).Scan(&n); err != nil {
-		s.Error(err)
-	}
+	kit.Check(s, s.db.QueryRow(`SELECT COUNT(*) FROM once_`+table).Scan(&n))
 	return n
 }
 
@@ -211,9 +199,7 @@ func TestRabbit(t *testing.T) {
 			subscribing.InFlight = 1
 		}
 		subscriber, err := rabbit.NewSubscriber(ours(broker.URL, group), subscribing)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		return publisher{s, ordered}, lenient{subscriber}
 	})
 }
@@ -226,16 +212,12 @@ func TestStockRabbit(t *testing.T) {
 	config := fanout(broker.URL, "")
 	config.Publish.ConfirmDelivery = true // otherwise messages could be lost
 	transport, err := amqp.NewPublisher(config, watermill.NopLogger{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	s := onPostgres(t, transport)
 	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
 		t.Helper()
 		subscriber, err := amqp.NewSubscriber(fanout(broker.URL, group), watermill.NopLogger{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		return publisher{s, ordered}, subscriber
 	})
 }
@@ -245,13 +227,9 @@ func TestStockRabbit(t *testing.T) {
 func onPostgres(t *testing.T, transport message.Publisher) *service {
 	t.Helper()
 	db := kit.Postgres(t)
-	if err := schema.Up(t.Context(), db.DB, schema.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	t.Cleanup(func() {
-		if err := transport.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, transport.Close())
 	})
 	return newService(t, db.DB, db.DB, transport, schema.Config{})
 }
@@ -261,9 +239,7 @@ func onRabbit(t *testing.T) (kit.Broker, *service) {
 	t.Helper()
 	broker := kit.Rabbit(t)
 	transport, err := rabbit.NewPublisher(ours(broker.URL, ""), rabbit.PublisherConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return broker, onPostgres(t, transport)
 }
 
@@ -274,13 +250,9 @@ func TestDurableConsumer(t *testing.T) {
 	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
 		t.Helper()
 		subscriber, err := rabbit.NewSubscriber(ours(broker.URL, group), rabbit.SubscriberConfig{InFlight: 100, CloseTimeout: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		storage, err := durable.New(s.db, durable.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		retrying := retry.Config{
 			PollInterval: 20 * time.Millisecond, CloseTimeout: time.Second, Lease: 3 * time.Second, Policy: soon,
 			ShareConsumer: true, // the subscribers of a group are instances of one service
@@ -289,9 +261,7 @@ func TestDurableConsumer(t *testing.T) {
 			retrying.KeyOrder = retry.BlockWhileRetried
 		}
 		retries, err := retry.New(s.db, retrying)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		return publisher{s, ordered}, &named{retries: retries, group: group, sub: storage.Subscriber(lenient{subscriber})}
 	})
 }
@@ -354,17 +324,11 @@ func (n *named) Close() error {
 func TestEmbeddedTransport(t *testing.T) {
 	db := kit.SQLite(t)
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	transport, err := embedded.New(db.DB, embedded.Config{Schema: config})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() {
-		if err := transport.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, transport.Close())
 	})
 	s := newService(t, db.DB, db.DB, transport, config)
 	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
@@ -377,9 +341,7 @@ func TestEmbeddedTransport(t *testing.T) {
 			retrying.KeyOrder = retry.BlockWhileRetried
 		}
 		retries, err := retry.New(db.DB, retrying)
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		return publisher{s, ordered}, &named{retries: retries, group: group, sub: transport.Subscriber()}
 	})
 }

@@ -28,27 +28,19 @@ func build(t *testing.T, migrations ...string) (path string) {
 	t.Helper()
 	dir := t.TempDir()
 	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	replaced := map[string]string{}
 	for i, text := range migrations {
 		name := fmt.Sprintf("%04d_for_a_test.sql", next+i)
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 		for _, dialect := range []schema.Dialect{schema.PostgreSQL, schema.SQLite} {
 			replaced[filepath.Join(root, "schema", string(dialect), name)] = filepath.Join(dir, name)
 		}
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": replaced})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	file := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(file, overlay, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, os.WriteFile(file, overlay, 0o600))
 	path = filepath.Join(dir, "service")
 	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w", "-overlay", file, "-o", path, "./service")
 	output, err := build.CombinedOutput()
@@ -97,9 +89,7 @@ func (r release) mustFail(command, message string) {
 
 func (r release) exec(query string) {
 	r.Helper()
-	if _, err := r.db.ExecContext(r.Context(), query); err != nil {
-		r.Fatal(err)
-	}
+	kit.Exec(r, r.db, query)
 }
 
 func newer(tables, from, code int) string {
@@ -145,9 +135,7 @@ func TestDeployAndRollBack(t *testing.T) {
 		}
 		var effects, pending int
 		query := `SELECT (SELECT count(*) FROM effects), (SELECT count(*) FROM once_outbox)`
-		if err := db.QueryRowContext(t.Context(), query).Scan(&effects, &pending); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, db.QueryRowContext(t.Context(), query).Scan(&effects, &pending))
 		if effects != 45 || pending != 0 {
 			t.Errorf("%d effects of 45 events, %d events are left", effects, pending)
 		}
@@ -163,15 +151,11 @@ func TestSQLFromMigratesTables(t *testing.T) {
 	path, withTwo := build(t, migration), build(t, migration, `CREATE TABLE {index last} (x integer);`)
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		if err := schema.Up(t.Context(), db.DB, config); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, schema.Up(t.Context(), db.DB, config))
 		r, two := release{t, path, db}, release{t, withTwo, db}
 		apply := func(text string) error {
 			tx, err := db.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			defer func() { _ = tx.Rollback() }()
 			if _, err := tx.ExecContext(t.Context(), text); err != nil {
 				return err
@@ -186,9 +170,7 @@ func TestSQLFromMigratesTables(t *testing.T) {
 		if err := apply(tooFar); err == nil {
 			t.Error("a step was skipped")
 		}
-		if err := apply(text); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, apply(text))
 		r.mustRun("check", 0)
 		if err := schema.Check(t.Context(), db.DB, config); err != nil {
 			t.Errorf("the code without the migration: %v", err)
@@ -196,9 +178,7 @@ func TestSQLFromMigratesTables(t *testing.T) {
 		if err := apply(text); err == nil {
 			t.Error("a step was applied twice")
 		}
-		if err := apply(tooFar); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, apply(tooFar))
 		two.mustRun("check", 0)
 	})
 }

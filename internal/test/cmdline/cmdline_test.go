@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/watermill-once/once/internal/test/cmdline"
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 func newFlags() *flag.FlagSet {
@@ -45,34 +46,24 @@ func TestParseErrorNamesAllowedValues(t *testing.T) {
 
 func TestCheckNamesExtraArgumentsAndEmptyFlags(t *testing.T) {
 	flags := newFlags()
-	if err := cmdline.Parse(flags, []string{"-number", "2", "-quick", "-out", "", "more", "-quick"}); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, cmdline.Parse(flags, []string{"-number", "2", "-quick", "-out", "", "more", "-quick"}))
 	err := cmdline.Check(flags)
 	if err == nil || !strings.Contains(err.Error(), "-out is empty") || !strings.Contains(err.Error(), `argument "more"`) {
 		t.Error(err)
 	}
 	flags = newFlags() // a default value may be empty
-	if err := errors.Join(cmdline.Parse(flags, []string{"-quick", "-number", "2"}), cmdline.Check(flags)); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, errors.Join(cmdline.Parse(flags, []string{"-quick", "-number", "2"}), cmdline.Check(flags)))
 }
 
 func TestWritable(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := cmdline.Writable(file); err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, cmdline.Writable(file))
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
 		t.Errorf("the new file was not removed: %v", err)
 	}
-	if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmdline.Writable(file); err != nil {
-		t.Error(err)
-	}
+	kit.OK(t, os.WriteFile(file, []byte("kept"), 0o600))
+	kit.Check(t, cmdline.Writable(file))
 	if content, err := os.ReadFile(file); err != nil || string(content) != "kept" {
 		t.Errorf("%q, %v", content, err)
 	}

@@ -87,20 +87,14 @@ func TestServersDieWithAKilledProcess(t *testing.T) {
 	holder.Env = append(os.Environ(), holdVariable+"=1")
 	holder.Stderr = os.Stderr
 	stdout, err := holder.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.OK(t, holder.Start())
 	t.Cleanup(func() {
 		_ = holder.Process.Kill()
 		_ = holder.Wait()
 	})
 	line, err := bufio.NewReader(stdout).ReadBytes('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	var h held
 	if err := json.Unmarshal(line, &h); err != nil {
 		t.Fatalf("%s: %v", line, err)
@@ -112,9 +106,7 @@ func TestServersDieWithAKilledProcess(t *testing.T) {
 		t.Fatalf("of the servers %v only %v run", h.Roots, left)
 	}
 
-	if err := holder.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, holder.Process.Kill())
 	kit.Eventually(t, 30*time.Second, "the servers are gone", func() bool {
 		return len(servers.Left(h.Processes)) == 0
 	})

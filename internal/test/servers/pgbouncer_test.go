@@ -16,22 +16,15 @@ func TestPgbouncerSharesOneServerConnection(t *testing.T) {
 	var sessions []int
 	for range 2 {
 		db, err := sql.Open("postgres", pooler.DSN("postgres"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		defer db.Close()
-		var pid int
-		if err := db.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
+		pid := kit.One[int](t, db, "SELECT pg_backend_pid()")
 		sessions = append(sessions, pid)
 	}
 	if sessions[0] != sessions[1] {
 		t.Errorf("two clients have the sessions %v", sessions)
 	}
 	for range 2 {
-		if err := pooler.Close(); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, pooler.Close())
 	}
 }

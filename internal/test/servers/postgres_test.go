@@ -14,9 +14,7 @@ import (
 func open(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("postgres", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -40,9 +38,7 @@ func TestKilledPostgresKeepsCommits(t *testing.T) {
 	// Kill must also end a session that runs a query. Such a session would not notice that
 	// the server has ended.
 	busy, err := db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := busy.ExecContext(context.WithoutCancel(t.Context()), "SELECT count(*) FROM generate_series(1, 1e12::bigint)")
@@ -69,9 +65,7 @@ func TestKilledPostgresKeepsCommits(t *testing.T) {
 	}
 	server.Kill() // a second Kill does nothing
 
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, server.Restart(t.Context()))
 	if server.Address() != address {
 		t.Errorf("the server restarted at %s, was at %s", server.Address(), address)
 	}
@@ -87,9 +81,7 @@ func TestPostgresFreezesWithItsSessions(t *testing.T) {
 	server := kit.PrivatePostgres(t, "max_connections=17")
 	db := open(t, server.DSN("postgres"))
 	session, err := db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	var setting string
 	if err := session.QueryRowContext(t.Context(), "SHOW max_connections").Scan(&setting); err != nil || setting != "17" {
 		t.Fatalf("max_connections is %q (%v), want 17", setting, err)
@@ -138,9 +130,7 @@ func TestClosedPostgresLeavesNothing(t *testing.T) {
 			}
 			end(server)
 			for range 2 {
-				if err := server.Close(); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, server.Close())
 			}
 			mustBeGone(t, servers.Left(processes), server.Dir())
 			if server.SharedMemory(memory) {

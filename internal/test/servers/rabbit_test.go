@@ -19,17 +19,11 @@ const queue = "kept"
 func dial(t *testing.T, url string) *amqp.Channel {
 	t.Helper()
 	conn, err := amqp.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := channel.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
+	kit.OK(t, channel.Confirm(false))
 	return channel
 }
 
@@ -37,9 +31,7 @@ func publish(t *testing.T, channel *amqp.Channel, body string) *amqp.DeferredCon
 	t.Helper()
 	confirm, err := channel.PublishWithDeferredConfirmWithContext(t.Context(), "", queue, true, false,
 		amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	return confirm
 }
 
@@ -59,9 +51,7 @@ func TestRabbitSurvivesKillFreezeAndAlarm(t *testing.T) {
 
 	t.Run("Settings", func(t *testing.T) {
 		conn, err := amqp.Dial(server.URL("/"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		defer func() { _ = conn.Close() }()
 		if conn.Config.ChannelMax != 77 {
 			t.Errorf("channel_max is %d, want 77", conn.Config.ChannelMax)
@@ -78,9 +68,7 @@ func TestRabbitSurvivesKillFreezeAndAlarm(t *testing.T) {
 		if quick.Quick() { // Eval must not need rabbitmqctl
 			dir := t.TempDir()
 			script := filepath.Join(filepath.Dir(quick[0]), "erl_call_broker")
-			if err := os.Symlink(script, filepath.Join(dir, filepath.Base(script))); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, os.Symlink(script, filepath.Join(dir, filepath.Base(script))))
 			ctls = append(ctls, servers.Ctl{filepath.Join(dir, "rabbitmqctl")})
 		}
 		for _, ctl := range ctls {
@@ -96,23 +84,17 @@ func TestRabbitSurvivesKillFreezeAndAlarm(t *testing.T) {
 
 	t.Run("KilledBrokerKeepsConfirmedMessages", func(t *testing.T) {
 		channel := dial(t, server.URL("/"))
-		if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(channel.QueueDeclare(queue, true, false, false, false, nil)))
 		if !confirmed(t, publish(t, channel, "before"), time.Minute) {
 			t.Fatal("not confirmed")
 		}
-		if err := server.WriteDefinitions(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, server.WriteDefinitions(t.Context()))
 		address := server.Address()
 		server.Kill()
 		if _, err := amqp.Dial(server.URL("/")); err == nil {
 			t.Fatal("a killed broker answers")
 		}
-		if err := server.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, server.Restart(t.Context()))
 		if server.Address() != address {
 			t.Errorf("the server restarted at %s, was at %s", server.Address(), address)
 		}
@@ -137,16 +119,12 @@ func TestRabbitSurvivesKillFreezeAndAlarm(t *testing.T) {
 
 	t.Run("MemoryAlarm", func(t *testing.T) {
 		channel := dial(t, server.URL("/"))
-		if err := server.RaiseMemoryAlarm(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, server.RaiseMemoryAlarm(t.Context()))
 		confirm := publish(t, channel, "alarmed")
 		if confirmed(t, confirm, 300*time.Millisecond) {
 			t.Error("confirmed in spite of the alarm")
 		}
-		if err := server.ClearMemoryAlarm(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, server.ClearMemoryAlarm(t.Context()))
 		if !confirmed(t, confirm, time.Minute) {
 			t.Error("not confirmed after the alarm")
 		}
@@ -159,17 +137,13 @@ func TestRabbitSurvivesKillFreezeAndAlarm(t *testing.T) {
 		if reason := <-closed; reason == nil || reason.Code != amqp.ConnectionForced {
 			t.Errorf("closed by %v, want %d", reason, amqp.ConnectionForced)
 		}
-		if err := server.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, server.Restart(t.Context()))
 	})
 
 	processes = append(processes, server.Processes()...)
 	server.Freeze()
 	for range 2 {
-		if err := server.Close(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, server.Close())
 	}
 	mustBeGone(t, servers.Left(processes), server.Dir())
 }
@@ -181,9 +155,7 @@ func TestSeveralRabbitsRunSideBySide(t *testing.T) {
 	brokers := make([]*servers.Rabbit, len(names))
 	for i, name := range names {
 		brokers[i] = kit.PrivateRabbit(t)
-		if _, err := brokers[i].Ctl(t.Context(), "add_vhost", name); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(brokers[i].Ctl(t.Context(), "add_vhost", name)))
 	}
 	for i, name := range names {
 		output, err := brokers[i].Ctl(t.Context(), "--quiet", "list_vhosts", "--no-table-headers")

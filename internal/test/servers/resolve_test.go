@@ -36,9 +36,7 @@ func elsewhere(t *testing.T) servers.ResolveConfig {
 func closedPort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = listener.Close() }()
 	return listener.Addr().String()
 }
@@ -50,9 +48,7 @@ func fakeDocker(t *testing.T, script string) (calls func() string) {
 	dir := t.TempDir()
 	log := filepath.Join(dir, "log")
 	content := "#!/bin/sh\necho \"$@\" >> '" + log + "'\n" + script + "\n"
-	if err := os.WriteFile(filepath.Join(dir, "docker"), []byte(content), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, os.WriteFile(filepath.Join(dir, "docker"), []byte(content), 0o700))
 	t.Setenv("PATH", dir)
 	return func() string {
 		lines, _ := os.ReadFile(log)
@@ -70,9 +66,7 @@ func TestResolveUsesServersOfTheEnvironment(t *testing.T) {
 	t.Setenv("RABBITMQCTL", "/some/ctl -q")
 
 	set, err := servers.Resolve(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if set.PGDSN != db.DSN || set.AMQPURL != broker.URL {
 		t.Errorf("got %q, %q", set.PGDSN, set.AMQPURL)
 	}
@@ -85,9 +79,7 @@ func TestResolveUsesServersOfTheEnvironment(t *testing.T) {
 			t.Errorf("the output is %q, want %q", said.String(), line)
 		}
 	}
-	if err := set.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, set.Close())
 	if err := db.PingContext(t.Context()); err != nil {
 		t.Errorf("Close stopped a server that Resolve had not started: %v", err)
 	}
@@ -125,15 +117,11 @@ func TestResolveUsesServersOnTheDefaultPorts(t *testing.T) {
 	config := elsewhere(t)
 	config.PostgresAddress = private.Address()
 	server, err := servers.ResolvePostgres(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if want := "@" + private.Address() + "/"; !strings.Contains(server.URL, want) {
 		t.Errorf("got %q, want %q", server.URL, want)
 	}
-	if err := server.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, server.Close())
 	if err := open(t, server.URL).PingContext(t.Context()); err != nil {
 		t.Errorf("Close stopped a server that Resolve had not started: %v", err)
 	}
@@ -142,9 +130,7 @@ func TestResolveUsesServersOnTheDefaultPorts(t *testing.T) {
 	private.Freeze()
 	config.Postgres.BinDir = ""
 	server, err = servers.ResolvePostgres(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = server.Close() }()
 	if strings.Contains(server.URL, private.Address()) {
 		t.Error("Resolve found a server that does not answer")
@@ -166,13 +152,9 @@ func TestResolveStartsPrivateServers(t *testing.T) {
 			if errors.Is(err, servers.ErrNotInstalled) {
 				kit.Without(t, err)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			db, err := sql.Open("postgres", server.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			t.Cleanup(func() { _ = db.Close() })
 			exec(t, db, "SELECT 1")
 			if !strings.HasPrefix(said.String(), "PostgreSQL: a private one, 127.0.0.1:") ||
@@ -180,9 +162,7 @@ func TestResolveStartsPrivateServers(t *testing.T) {
 				t.Errorf("the output is %q", said.String())
 			}
 			for range 2 {
-				if err := server.Close(); err != nil {
-					t.Fatal(err)
-				}
+				kit.OK(t, server.Close())
 			}
 			if err := db.PingContext(t.Context()); err == nil {
 				t.Error("Close did not stop a server that Resolve had started")
@@ -208,17 +188,13 @@ func TestResolveUsesComposeLast(t *testing.T) {
 	container.Freeze()
 
 	server, err := servers.ResolvePostgres(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = server.Close() }()
 	if !strings.Contains(server.URL, container.Address()) {
 		t.Errorf("got %q, want %s", server.URL, container.Address())
 	}
 	file, err := filepath.Abs("../../../deploy/compose.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if want := "compose --file " + file + " up --detach --wait postgres\n"; !strings.HasSuffix(calls(), want) {
 		t.Errorf("called docker with %q, want %q", calls(), want)
 	}
@@ -255,18 +231,14 @@ func TestResolveStartsServersOfTheChosenVersions(t *testing.T) {
 	t.Setenv("ONCE_TEST_PG", "18")
 	t.Setenv("ONCE_TEST_RABBIT", "4.3")
 	set, err := servers.Resolve(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = set.Close() }()
 	var version string
 	if err := open(t, set.PGDSN).QueryRow("SHOW server_version").Scan(&version); err != nil || !strings.HasPrefix(version, "18.") {
 		t.Errorf("the version of PostgreSQL is %q (%v), want 18", version, err)
 	}
 	conn, err := amqp.Dial(set.AMQPURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = conn.Close() }()
 	if version, _ = conn.Properties["version"].(string); !strings.HasPrefix(version, "4.3.") {
 		t.Errorf("the version of RabbitMQ is %q, want 4.3", version)
@@ -282,9 +254,7 @@ func TestChooseNewest(t *testing.T) {
 		"half/.done", "half/usr/lib/postgresql/20/bin",
 		"unfinished/usr/lib/postgresql/19/bin", "unfinished/usr/lib/rabbitmq/lib/rabbitmq_server-4.4.0",
 	} {
-		if err := os.MkdirAll(filepath.Join(cache, "watermill-once/servers", file), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, os.MkdirAll(filepath.Join(cache, "watermill-once/servers", file), 0o700))
 	}
 	for _, c := range []struct{ name, dir, set, value, postgres, rabbit string }{
 		{"newest", cache, "", "", "18", "4.3"},
@@ -301,9 +271,7 @@ func TestChooseNewest(t *testing.T) {
 			if c.set != "" {
 				t.Setenv(c.set, c.value)
 			}
-			if err := servers.ChooseNewest(); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, servers.ChooseNewest())
 			if pg, rabbit := os.Getenv("ONCE_TEST_PG"), os.Getenv("ONCE_TEST_RABBIT"); pg != c.postgres || rabbit != c.rabbit {
 				t.Errorf("PostgreSQL %q and RabbitMQ %q, want %q and %q", pg, rabbit, c.postgres, c.rabbit)
 			}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 func TestDistinctSortsAndKeepsItsArgument(t *testing.T) {
@@ -25,9 +27,7 @@ func TestRateBoundsABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, test := range []struct{ rate, want int }{{0, 100}, {1, 1}, {3, 1}, {8, 2}, {400, 100}, {math.MaxInt, 100}} {
 			rate := NewRate(test.rate)
-			if err := rate.Wait(t.Context(), 100); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, rate.Wait(t.Context(), 100))
 			if got := rate.Room(100); got != test.want {
 				t.Errorf("a batch at %d/s has %d messages, not %d", test.rate, got, test.want)
 			}
@@ -50,9 +50,7 @@ func TestWaitKeepsTheRate(t *testing.T) {
 			t.Errorf("%d messages may leave at once, not 1", n)
 		}
 		for left := 0; left < 101; {
-			if err := rate.Wait(t.Context(), 100); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, rate.Wait(t.Context(), 100))
 			n := rate.Room(100)
 			rate.Took(n)
 			left += n

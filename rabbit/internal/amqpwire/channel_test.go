@@ -9,6 +9,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // With some codes the broker closes only the channel. With all other codes it closes
@@ -38,9 +40,7 @@ func TestReturnIsCompleteWithItsLastByte(t *testing.T) {
 	body := func(size int) frame { return frame{kind: frameBody, channel: 9, payload: make([]byte, size)} }
 	begin := parseFrame(appendMethod(nil, 9, basicReturn, append([]byte{0x01, 0x38}, "\x08NO_ROUTE\x00\x01q"...)...))
 	for _, f := range []frame{begin, header(10, "\x00\x00"), body(4), body(5)} {
-		if err := ch.receive(f); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, ch.receive(f))
 		if responses, _ := ch.TakeResponses(nil); len(responses) != 0 {
 			t.Fatalf("got %v before the last byte", responses)
 		}
@@ -48,9 +48,7 @@ func TestReturnIsCompleteWithItsLastByte(t *testing.T) {
 	if err := ch.receive(body(2)); !errors.Is(err, errBadFrame) {
 		t.Errorf("a body that is too long: %v", err)
 	}
-	if err := ch.receive(body(1)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, ch.receive(body(1)))
 	want := []Response{{Kind: Return, Code: 312, Text: "NO_ROUTE"}}
 	if responses, _ := ch.TakeResponses(nil); !slices.Equal(responses, want) {
 		t.Errorf("got %v, want %v", responses, want)
@@ -64,25 +62,17 @@ func TestReturnIsCompleteWithItsLastByte(t *testing.T) {
 func TestClosedChannelIgnoresResponses(t *testing.T) {
 	t.Parallel()
 	c, ch, _ := connOn(nil)
-	if err := ch.receive(parseFrame(appendMethod(nil, 9, channelOpenOk, 0, 0, 0, 0))); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, ch.receive(parseFrame(appendMethod(nil, 9, channelOpenOk, 0, 0, 0, 0))))
 	for range 2 { // a second confirm.select-ok changes nothing
-		if err := ch.receive(parseFrame(appendMethod(nil, 9, confirmSelectOk))); err != nil {
-			t.Fatal(err)
-		}
-		if err := ch.WaitOpen(); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, ch.receive(parseFrame(appendMethod(nil, 9, confirmSelectOk))))
+		kit.OK(t, ch.WaitOpen())
 	}
 	ack := parseFrame(appendMethod(nil, 9, basicAck, 0, 0, 0, 0, 0, 0, 0, 7, 2)) // only the lowest bit means multiple
 	nack := parseFrame(appendMethod(nil, 9, basicNack, 0, 0, 0, 0, 0, 0, 0, 8, 3))
 	receive := func() []Response {
 		t.Helper()
 		for _, f := range []frame{ack, nack} {
-			if err := ch.receive(f); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, ch.receive(f))
 		}
 		responses, closed := ch.TakeResponses(nil)
 		if closed != nil {
@@ -161,9 +151,7 @@ func TestSilenceIsFilledWithHeartbeats(t *testing.T) {
 		conn, _, got := connOn(bytes.NewReader([]byte(c.from)))
 		conn.lastRead = c.last
 		before := time.Now()
-		if _, err := io.Copy(got, io.MultiReader(conn)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(io.Copy(got, io.MultiReader(conn))))
 		if got.String() != c.want {
 			t.Errorf("%s: amqp091 reads % x, want % x", name, got.String(), c.want)
 		}
@@ -182,9 +170,7 @@ func TestChannelIsToldOncePerRead(t *testing.T) {
 	told := 0
 	ch.notify = func() { told++ }
 	conn.lastRead = time.Now().Add(time.Hour)
-	if _, err := io.Copy(got, io.MultiReader(conn)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(io.Copy(got, io.MultiReader(conn))))
 	if told != 3 { // and once at the end of the connection
 		t.Errorf("told %d times, want 3", told)
 	}
@@ -210,9 +196,7 @@ func TestOpenChannelAsksForConfirms(t *testing.T) {
 	c.highest = 20
 	told := false
 	ch, err := c.OpenChannel(func() { told = true })
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	want := appendMethod(appendMethod(nil, 20, channelOpen, 0), 20, confirmSelect, 0)
 	if ch.number != 20 || c.channels[20] != ch || !bytes.Equal(c.pending, want) {
 		t.Errorf("sent % x on channel %d, want % x", c.pending, ch.number, want)

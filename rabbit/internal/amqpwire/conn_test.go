@@ -11,6 +11,8 @@ import (
 	"testing/iotest"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // incoming is a connection whose Reader contains the bytes that the broker sends.
@@ -63,9 +65,7 @@ func TestConnDispatchesFrames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, ch, got := connOn(pieces(bytes.NewReader(all)))
-			if _, err := io.Copy(got, io.MultiReader(c)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(io.Copy(got, io.MultiReader(c))))
 			if !bytes.Equal(got.Bytes(), slices.Concat(theirs...)) {
 				t.Errorf("amqp091 got %d bytes, want exactly its own frames", got.Len())
 			}
@@ -98,9 +98,7 @@ func TestConnDispatchesFrames(t *testing.T) {
 func TestConnClosesChannelsWithTheConnection(t *testing.T) {
 	c, ch, got := connOn(bytes.NewReader(
 		appendMethod(nil, 0, connectionClose, append([]byte{0x01, 0x40}, "\x06forced\x00\x00\x00\x00"...)...)))
-	if _, err := io.Copy(got, io.MultiReader(c)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(io.Copy(got, io.MultiReader(c))))
 	_, closed := ch.TakeResponses(nil)
 	if closed == nil || closed.Code != amqp.ConnectionForced || !closed.Server || closed.Reason != "forced" {
 		t.Errorf("closed: %v, want the broker's reason", closed)
@@ -170,9 +168,7 @@ func TestConnChannelNumbers(t *testing.T) {
 	seen := make(map[uint16]bool)
 	for range 4 {
 		ch, err := c.open(7, func() {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		seen[ch.number] = true
 	}
 	for number := range seen {
@@ -211,9 +207,7 @@ func TestNothingIsPublishedBehindTheReplyToAClose(t *testing.T) {
 				}
 			})
 		}
-		if err := ch.receive(parseFrame(closing)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, ch.receive(parseFrame(closing)))
 		all.Wait()
 		if !bytes.HasSuffix(c.pending, reply) {
 			t.Fatalf("%d bytes are written behind the reply", len(c.pending)-bytes.LastIndex(c.pending, reply)-len(reply))
@@ -237,15 +231,11 @@ func TestConnSharesTheNumbers(t *testing.T) {
 			}
 			conn, _, got := connOn(bytes.NewReader(appendMethod(nil, 0, connectionTune, 0, c.offered, 1, 2, 3, 4, 5, 6)))
 			conn.confirmChannels, conn.channelMax = confirmChannels, uint16(c.wanted)
-			if _, err := io.Copy(got, io.MultiReader(conn)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(io.Copy(got, io.MultiReader(conn))))
 			if want := appendMethod(nil, 0, connectionTune, 0, c.theirs, 1, 2, 3, 4, 5, 6); !bytes.Equal(got.Bytes(), want) {
 				t.Errorf("%+v: amqp091 reads % x, want % x", c, got.Bytes(), want)
 			}
-			if _, err := conn.Write(appendMethod(nil, 0, connectionTuneOk, 0, c.theirs, 1, 2, 3, 4, 5, 6)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(conn.Write(appendMethod(nil, 0, connectionTuneOk, 0, c.theirs, 1, 2, 3, 4, 5, 6))))
 			if want := appendMethod(nil, 0, connectionTuneOk, 0, c.highest, 1, 2, 3, 4, 5, 6); !bytes.Equal(conn.pending, want) {
 				t.Errorf("%+v: the broker reads % x, want % x", c, conn.pending, want)
 			}

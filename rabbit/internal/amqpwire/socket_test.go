@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // pipe returns a socket, and the other end of its connection. Only the test reads from
@@ -34,16 +36,12 @@ func TestSocketWritesInOrderAndNeverBlocks(t *testing.T) {
 			t.Fatalf("Write: %d, %v", n, err)
 		}
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, s.Close())
 	if _, err := s.Write([]byte("late")); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Write after Close: %v", err)
 	}
 	got, err := io.ReadAll(other)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	if !bytes.Equal(got, want.Bytes()) {
 		t.Errorf("got %d bytes, want %d, in order", len(got), want.Len())
 	}
@@ -54,9 +52,7 @@ func TestSocketGivesUpAfterTheTimeout(t *testing.T) {
 	ours, other := net.Pipe()
 	defer other.Close()
 	s := newSocket(ours, time.Millisecond)
-	if _, err := s.Write([]byte("nobody reads this")); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(s.Write([]byte("nobody reads this"))))
 	<-s.done
 	if _, err := s.Write([]byte("x")); err == nil {
 		t.Error("the next Write does not return the error of the failed one")
@@ -68,12 +64,8 @@ func TestSocketGivesUpAfterTheTimeout(t *testing.T) {
 
 func TestSocketAborts(t *testing.T) {
 	s, other := pipe(t)
-	if _, err := s.Write([]byte("nobody reads all of this")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := other.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, kit.Err(s.Write([]byte("nobody reads all of this"))))
+	kit.OK(t, kit.Err(other.Read(make([]byte, 1))))
 	s.Abort(net.ErrClosed)
 	<-s.done
 	if _, err := s.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
@@ -94,18 +86,14 @@ func TestWriteTimeoutIsForProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, other := timed(time.Minute)
 		const chunks = 4
-		if _, err := s.Write(make([]byte, chunks*writeChunk)); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(s.Write(make([]byte, chunks*writeChunk))))
 		for range chunks {
 			time.Sleep(time.Minute - 1) //nolint:forbidigo // on the clock of synctest
 			if n, err := io.ReadFull(other, make([]byte, writeChunk)); err != nil {
 				t.Fatal(n, err)
 			}
 		}
-		if _, err := s.Write([]byte("nobody reads this")); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(s.Write([]byte("nobody reads this"))))
 		began := time.Now()
 		<-s.Done()
 		if took := time.Since(began); took != time.Minute || !errors.Is(s.Failure(), os.ErrDeadlineExceeded) {
@@ -120,12 +108,8 @@ func TestCloseWritesTheRestForASecond(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{time.Minute: time.Second, time.Millisecond: time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
 			s, _ := timed(timeout)
-			if _, err := s.Write([]byte("nobody reads this")); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(s.Write([]byte("nobody reads this"))))
+			kit.OK(t, s.Close())
 			began := time.Now()
 			<-s.Done()
 			if took := time.Since(began); took != want {
@@ -159,12 +143,8 @@ func TestFirstCauseOfAFailureStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := timed(time.Minute)
-		if err := s.Failure(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Write([]byte("nobody reads this")); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, s.Failure())
+		kit.OK(t, kit.Err(s.Write([]byte("nobody reads this"))))
 		synctest.Wait() // the write has begun
 		first := errors.New("first")
 		s.Abort(first)
@@ -184,16 +164,10 @@ func TestDeadlinesAreForReading(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, other := timed(time.Minute)
-		if _, err := s.Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(s.Write([]byte("x"))))
 		synctest.Wait() // the write has begun
-		if err := s.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
-			t.Error(err)
-		}
-		if err := s.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
-			t.Error(err)
-		}
+		kit.Check(t, s.SetWriteDeadline(time.Now().Add(time.Second)))
+		kit.Check(t, s.SetDeadline(time.Now().Add(2*time.Second)))
 		began := time.Now()
 		if _, err := s.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 2*time.Second {
 			t.Errorf("Read: %v after %v, want the deadline after two seconds", err, time.Since(began))
@@ -214,13 +188,9 @@ func TestLargeBuffersAreFreed(t *testing.T) {
 			s, other := timed(time.Minute)
 			buffer := make([]byte, size)
 			_ = s.compose(func([]byte) []byte { return buffer[:size:size] })
-			if _, err := io.ReadFull(other, make([]byte, size)); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(io.ReadFull(other, make([]byte, size))))
 			synctest.Wait()
-			if _, err := s.Write([]byte("x")); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, kit.Err(s.Write([]byte("x"))))
 			synctest.Wait() // the buffers were swapped
 			s.mu.Lock()
 			if got := cap(s.pending); (got == size) != kept {

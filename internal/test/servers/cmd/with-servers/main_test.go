@@ -93,9 +93,7 @@ func TestRunForwardsSignals(t *testing.T) {
 				_, err := os.Stat(ready)
 				return err == nil
 			})
-			if err := syscall.Kill(os.Getpid(), signal); err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, syscall.Kill(os.Getpid(), signal))
 			if status := <-ended; status != 3 {
 				t.Errorf("the status is %d, want that of the command's handler", status)
 			}
@@ -114,9 +112,7 @@ func TestRunStopsWhatItStarted(t *testing.T) {
 		t.Fatalf("the status is %d: %s", status, said.String())
 	}
 	content, err := os.ReadFile(seen)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ctl, vhosts, _ := strings.Cut(string(content), "\n")
 	if !strings.Contains(vhosts, "/") {
 		t.Errorf("the virtual hosts are %q", vhosts)
@@ -140,9 +136,7 @@ func TestRunEndsOnASignalWhileServersStart(t *testing.T) {
 		logs, _ := filepath.Glob(filepath.Join(dir, "*", "rabbitmq.log"))
 		return len(logs) > 0
 	})
-	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
 	if status := <-ended; status != 128+15 {
 		t.Errorf("the status is %d, want 143", status)
 	}
