@@ -43,9 +43,7 @@ func TestFailedCheckTellsTheHandlersFaultFromALostConnection(t *testing.T) {
 		{"sqlite", errors.New("refused"), chain.Failed},
 	} {
 		d, err := dialect.New(schema.Config{Dialect: c.dialect})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		got := (&Inbox{dialect: d}).checkError(c.err)
 		if v := chain.Of(got); v.Kind != c.want || v.NotCalled || !errors.Is(got, c.err) {
 			t.Errorf("%s: %v becomes %v, disposition %d", c.dialect, c.err, got, v.Kind)
@@ -59,15 +57,11 @@ func TestEachBatchIsChecked(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		inbox, err := New(db.DB, Config{Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}, Logger: kit.Logger(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, err)
 		inbox.sample.Skip(1000) // the sample contains number 1024 next
 		for _, batch := range []bool{true, false} {
 			_, check, release, err := inbox.begin(t.Context(), batch)
-			if err != nil {
-				t.Fatal(err)
-			}
+			kit.OK(t, err)
 			release()
 			sent := check != nil && check.Sent // by the driver, together with COMMIT
 			if got, want := check != nil, batch || sent || db.Dialect == "sqlite"; got != want {
@@ -82,27 +76,19 @@ func TestOneProcessAtATimeWorksOnDays(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	config := schema.Config{Inbox: schema.ByDay}
-	if err := schema.Up(t.Context(), db.DB, config); err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	inbox, err := New(db.DB, Config{Schema: config, Logger: kit.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
 	var locked bool
-	if err := tx.QueryRowContext(t.Context(), inbox.sql.days.tryLock).Scan(&locked); err != nil || !locked {
+	if err := tx.QueryRowContext(t.Context(), inbox.dialect.TryDays("inbox")).Scan(&locked); err != nil || !locked {
 		t.Fatalf("locked is %t, %v", locked, err)
 	}
 	sweep := func(partitions int) {
 		t.Helper()
-		if _, err := inbox.Sweep(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		kit.OK(t, kit.Err(inbox.Sweep(t.Context())))
 		var n int
 		err := db.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_inherits WHERE inhparent = 'once_inbox'::regclass`).Scan(&n)
 		if err != nil || n != partitions {
@@ -110,10 +96,8 @@ func TestOneProcessAtATimeWorksOnDays(t *testing.T) {
 		}
 	}
 	sweep(1) // the default partition
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	sweep(1 + daysAhead)
+	kit.OK(t, tx.Rollback())
+	sweep(1 + dialect.DaysAhead)
 }
 
 // These defaults and limits are documented.
@@ -229,17 +213,13 @@ func TestRunObservesTheInbox(t *testing.T) {
 	o := new(kit.Observers)
 	config := Config{Schema: schema.Config{Dialect: schema.SQLite}, MeterProvider: o, Logger: watermill.NopLogger{}}
 	inbox, err := New(kit.SQLite(t).DB, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.OK(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- inbox.Run(ctx) }()
 	kit.Eventually(t, time.Minute, "the inbox is observed", func() bool { return o.Registered() == 1 })
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	kit.Check(t, <-ended)
 	if n := o.Registered(); n != 0 {
 		t.Errorf("%d are observed after Run, want none", n)
 	}

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"strings"
 	"time"
@@ -18,14 +17,6 @@ import (
 )
 
 const (
-	// daysAhead is the number of future days with partitions. If a lock prevents one, every sweep
-	// tries again. The current day is not created, because handlers insert its ids all the time,
-	// and would wait while rows move.
-	daysAhead = 7
-
-	// dayLockTimeout is short, because inserts wait while work on a partition waits for a lock.
-	dayLockTimeout = 50 * time.Millisecond
-
 	// dayIdleTimeout limits how long a suspended process can keep a lock on a partition.
 	dayIdleTimeout = time.Second
 
@@ -35,8 +26,6 @@ const (
 	// maxDroppedDays limits the days that one transaction drops.
 	maxDroppedDays = 32
 )
-
-const dayName = "20060102"
 
 // day is a partition of an inbox with the layout schema.ByDay: the ids of version 7 whose time is
 // in one UTC day. The id alone determines the partition of a row, and the column processed_at alone
@@ -64,7 +53,7 @@ type calendar struct {
 
 // The partition of the day need not exist.
 func (i *Inbox) day(c *calendar, begin time.Time) day {
-	name := i.dialect.Config().Prefix + "inbox_" + begin.Format(dayName)
+	name := i.dialect.Config().Prefix + "inbox_" + begin.Format(dialect.DayName)
 	return day{begin: begin, table: quote(c.schema) + "." + quote(name)}
 }
 
@@ -87,7 +76,7 @@ func (i *Inbox) calendar(ctx context.Context) (*calendar, error) {
 			var name string
 			err := scan(&name)
 			if suffix, ok := strings.CutPrefix(name, prefix); ok {
-				if begin, err := time.Parse(dayName, suffix); err == nil {
+				if begin, err := time.Parse(dialect.DayName, suffix); err == nil {
 					c.days = append(c.days, i.day(c, begin))
 				}
 			}
@@ -126,9 +115,11 @@ func (i *Inbox) sweepDays(ctx context.Context) (removed int64, err error) {
 	return removed, err
 }
 
+// createDays does not create the current day, because handlers insert its ids all the time, and would
+// wait while rows move.
 func (i *Inbox) createDays(ctx context.Context, c *calendar) error {
 	today := c.now.Truncate(24 * time.Hour)
-	for n := range daysAhead {
+	for n := range dialect.DaysAhead {
 		d := i.day(c, today.AddDate(0, 0, n+1))
 		if slices.ContainsFunc(c.days, func(known day) bool { return known.table == d.table }) {
 			continue
@@ -173,7 +164,7 @@ func (i *Inbox) createDay(ctx context.Context, tx *sql.Tx, d day) error {
 // dropped. Meanwhile only messages with ids of this day wait.
 func (i *Inbox) sweepDay(ctx context.Context, d day) (removed int64, empty bool, err error) {
 	defer func() {
-		if dayChanged(err) {
+		if dialect.DayChanged(err) {
 			empty, err = false, nil
 		}
 	}()
@@ -262,11 +253,7 @@ func (i *Inbox) dropDays(ctx context.Context, tx *sql.Tx, days []day) (n int, er
 // nil.
 func (i *Inbox) inDayTx(ctx context.Context, work func(tx *sql.Tx) (days int, err error), outcome int) error {
 	var days int
-	var locked bool
-	err := i.dialect.Write(ctx, i.db, func(tx *sql.Tx) error {
-		if err := tx.QueryRowContext(ctx, i.sql.days.tryLock).Scan(&locked); err != nil || !locked {
-			return err
-		}
+	done, err := i.dialect.InDaysTx(ctx, i.db, "inbox", func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, i.sql.days.timeouts); err != nil {
 			return err
 		}
@@ -275,9 +262,9 @@ func (i *Inbox) inDayTx(ctx context.Context, work func(tx *sql.Tx) (days int, er
 		return err
 	})
 	switch {
-	case err == nil && locked:
+	case done:
 		i.instruments.days.Add(int64(days), outcome)
-	case dialect.Contended(err), dayChanged(err):
+	case dialect.DayInUse(err):
 		i.instruments.days.Add(1, blocked)
 		i.config.Logger.Debug("A day of the inbox is in use, the next sweep tries again", watermill.LogFields{"err": err.Error()})
 		return nil
@@ -285,19 +272,7 @@ func (i *Inbox) inDayTx(ctx context.Context, work func(tx *sql.Tx) (days int, er
 	return err
 }
 
-func dayChanged(err error) bool {
-	state := dialect.State(err)
-	return state == "42P01" || state == "42P07" // undefined_table, duplicate_table
-}
-
-func dayLock(inbox string) int64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte("once days " + inbox))
-	return int64(h.Sum64())
-}
-
 type dayQueries struct {
-	tryLock  string // only one process at a time works on days
 	timeouts string
 
 	inbox string // schema of the inbox, and current time
@@ -324,9 +299,7 @@ func newDayQueries(d dialect.Dialect) dayQueries {
 		return func(d day) string { return fmt.Sprintf(query, d.table, d.lower(), d.upper()) }
 	}
 	return dayQueries{
-		// Without the lock, this process waits for its next sweep: another process does the work.
-		tryLock:  fmt.Sprintf(`SELECT pg_try_advisory_xact_lock(%d)`, dayLock(d.Config().Table("inbox"))),
-		timeouts: setTimeouts(dayLockTimeout, dayIdleTimeout),
+		timeouts: setTimeouts(dialect.DayLockTimeout, dayIdleTimeout),
 
 		inbox: d.SQL(`
 			SELECT n.nspname, {millis now()} FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace

@@ -4,14 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"hash/fnv"
 	"strings"
 	"time"
 
 	"github.com/watermill-once/once/internal/dialect"
 )
-
-const daysAhead = 7
 
 // SentDays is the result of [SweepSentDays].
 type SentDays struct {
@@ -38,7 +35,7 @@ func SweepSentDays(ctx context.Context, db *sql.DB, d dialect.Dialect, keep time
 	if !l.owner {
 		return r, nil
 	}
-	for n := range daysAhead {
+	for n := range dialect.DaysAhead {
 		begin := l.today.AddDate(0, 0, n+1)
 		if l.has(begin) {
 			continue
@@ -128,17 +125,12 @@ func lookAtDays(ctx context.Context, db *sql.DB, d dialect.Dialect, keep time.Du
 	return l, nil
 }
 
-const (
-	// dayLockTimeout is short, because forwarders that need the same lock wait, too.
-	dayLockTimeout = "50ms"
-
-	forgetAtOnce = 1000
-)
+const forgetAtOnce = 1000
 
 // createDay attaches the partition later: CREATE TABLE ... PARTITION OF would lock the whole log,
 // and forwarders would have to wait.
 func createDay(d dialect.Dialect, schema string, begin time.Time) string {
-	name := schema + `."` + d.Config().Prefix + `sent_` + begin.Format("20060102") + `"`
+	name := schema + `."` + d.Config().Prefix + `sent_` + begin.Format(dialect.DayName) + `"`
 	return fmt.Sprintf(d.SQL(`CREATE TABLE %[1]s (LIKE {outbox_sent} INCLUDING DEFAULTS INCLUDING INDEXES);
 		ALTER TABLE {outbox_sent} ATTACH PARTITION %[1]s FOR VALUES FROM ('%[2]s') TO ('%[3]s')`),
 		name, begin.Format(time.RFC3339), begin.AddDate(0, 0, 1).Format(time.RFC3339))
@@ -147,22 +139,14 @@ func createDay(d dialect.Dialect, schema string, begin time.Time) string {
 // changeDay executes statements for one day, and counts it. If another process creates or drops
 // partitions, it does nothing.
 func changeDay(ctx context.Context, db *sql.DB, d dialect.Dialect, statements string, count *int) error {
-	var locked bool
-	err := d.Write(ctx, db, func(tx *sql.Tx) error {
-		if err := tx.QueryRowContext(ctx, fmt.Sprintf(`SELECT pg_try_advisory_xact_lock(%d)`,
-			daysLockKey(d))).Scan(&locked); err != nil || !locked {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, `SET LOCAL lock_timeout = '`+dayLockTimeout+`'; `+statements)
+	done, err := d.InDaysTx(ctx, db, "outbox_sent", func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, fmt.Sprintf(`SET LOCAL lock_timeout = '%dms'; `, dialect.DayLockTimeout.Milliseconds())+statements)
 		return err
 	})
-	switch state := dialect.State(err); {
-	case err == nil && locked:
+	switch {
+	case done:
 		*count++
-	case dialect.Contended(err), state == "42P01", state == "42P07": // undefined_table, duplicate_table: another process was faster
-		return nil
-	}
-	if err != nil {
+	case err != nil && !dialect.DayInUse(err):
 		statement, _, _ := strings.Cut(statements, ";")
 		return fmt.Errorf("days of the sent log: %s: %w", statement, err)
 	}
@@ -184,10 +168,4 @@ func forgetRest(ctx context.Context, db *sql.DB, d dialect.Dialect, name string,
 			return removed, err
 		}
 	}
-}
-
-func daysLockKey(d dialect.Dialect) int64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte("once days " + d.Config().Table("outbox_sent")))
-	return int64(h.Sum64())
 }
