@@ -10,7 +10,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/dialect"
@@ -186,38 +185,6 @@ func (i *Inbox) callAfterCommit(functions []func(), consumer string) {
 			i.config.Logger.Error("Function of AfterCommit panicked", err,
 				watermill.LogFields{"consumer": consumer, "stack": usercode.Stack(err)})
 		}
-	}
-}
-
-// cause is what produced messages get from the message that caused them.
-type cause struct {
-	id, tenant string
-	parent     string     // causation id of the handled message
-	span       trace.Span // span of the handler; if no span is recorded here, span of the sender
-}
-
-func causeOf(msg *message.Message) cause {
-	return cause{msg.UUID, msg.Metadata[meta.TenantID], msg.Metadata[meta.CausationID], trace.SpanFromContext(msg.Context())}
-}
-
-// mark does not change values that the handler has set. A nil msg is refused by address.
-func (c cause) mark(msg *message.Message) {
-	if msg == nil {
-		return
-	}
-	if msg.Metadata == nil {
-		msg.Metadata = message.Metadata{}
-	}
-	if c.parent != "" && msg.Metadata[meta.CausationID] == c.parent { // the handler has copied all metadata
-		delete(msg.Metadata, meta.CausationID)
-	}
-	for key, value := range map[string]string{meta.CausationID: c.id, meta.TenantID: c.tenant} {
-		if msg.Metadata[key] == "" && value != "" {
-			msg.Metadata[key] = value
-		}
-	}
-	if !trace.SpanContextFromContext(msg.Context()).IsValid() {
-		msg.SetContext(trace.ContextWithSpan(msg.Context(), c.span))
 	}
 }
 

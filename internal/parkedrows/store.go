@@ -11,7 +11,6 @@ import (
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/failpoint"
-	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/schema"
 )
@@ -103,35 +102,6 @@ func (s *Store) checkStored(ctx context.Context, tx *sql.Tx, values []any) error
 		return err
 	}
 	return s.dialect.Unchanged("parked", "the row of a message was not inserted")
-}
-
-// Tenant returns the tenant of msg for the inbox, where tools can filter by it, or nil (NULL).
-func Tenant(msg *message.Message) any {
-	if id := TenantOf(msg); id != "" {
-		return id
-	}
-	return nil
-}
-
-// TenantOf returns the tenant of msg as it is stored in once_parked, or "".
-func TenantOf(msg *message.Message) string { return Clean(msg.Metadata[meta.TenantID], MaxName) }
-
-const labelColumns = `aggregate_type, aggregate_id, event_type, causation_id`
-
-// LabelsOf returns the values of labelColumns as once_parked stores them. A missing value is "".
-func LabelsOf(msg *message.Message) []any {
-	var all []any
-	for _, label := range labelsOf(msg) {
-		all = append(all, label)
-	}
-	return all
-}
-
-func labelsOf(msg *message.Message) (all [4]string) {
-	for i, key := range [4]string{meta.AggregateType, meta.AggregateID, meta.EventType, meta.CausationID} {
-		all[i] = Clean(msg.Metadata[key], MaxName)
-	}
-	return all
 }
 
 const (

@@ -99,3 +99,15 @@ func Time(millis sql.NullInt64) time.Time {
 
 // Millis converts milliseconds to a time.
 func Millis(millis int64) time.Time { return time.UnixMilli(millis).UTC() }
+
+// IDs returns the numbers in the first column of the rows of a query. The result is not nil.
+func IDs(ctx context.Context, tx *sql.Tx, query string, args ...any) ([]int64, error) {
+	ids := []int64{}
+	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var id int64
+		err := scan(&id)
+		ids = append(ids, id)
+		return err
+	}, query, args...)
+	return ids, err
+}

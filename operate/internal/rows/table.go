@@ -296,3 +296,10 @@ func TimeArg(d dialect.Dialect, at time.Time) any {
 	}
 	return at.Truncate(time.Millisecond)
 }
+
+// Where returns the conditions of f.
+func (s *Searched) Where(f operate.Filter) *Conditions {
+	c := &Conditions{}
+	c.Filter(s.Dialect, s.Table, f)
+	return c
+}

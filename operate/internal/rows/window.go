@@ -48,13 +48,6 @@ type Searched struct {
 	Narrow func(ctx context.Context, tx *sql.Tx, f operate.Filter) (operate.Filter, error)
 }
 
-// Where returns the conditions of f.
-func (s *Searched) Where(f operate.Filter) *Conditions {
-	c := &Conditions{}
-	c.Filter(s.Dialect, s.Table, f)
-	return c
-}
-
 // Few returns the ids of the rows that match c. If there are more than 5,000, it returns false.
 func (s *Searched) Few(ctx context.Context, tx *sql.Tx, c *Conditions) (ids []int64, few bool, err error) {
 	ids, err = IDs(ctx, tx, s.SQL(`SELECT id FROM `+s.Name+` `+c.Where()+` LIMIT `+strconv.Itoa(fewRows+1)), c.Args...)
@@ -62,18 +55,6 @@ func (s *Searched) Few(ctx context.Context, tx *sql.Tx, c *Conditions) (ids []in
 		return nil, false, err
 	}
 	return ids, true, nil
-}
-
-// IDs returns the numbers in the first column of the rows of a query. The result is not nil.
-func IDs(ctx context.Context, tx *sql.Tx, query string, args ...any) ([]int64, error) {
-	ids := []int64{}
-	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
-		var id int64
-		err := scan(&id)
-		ids = append(ids, id)
-		return err
-	}, query, args...)
-	return ids, err
 }
 
 // Span returns the lowest and the highest id of the rows that match c. If there are more
