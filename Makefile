@@ -131,8 +131,12 @@ once: ## build the command line: bin/once, static
 	cd cmd/once && GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.release=$(VERSION)' -o '$(CURDIR)/bin/once' .
 
 .PHONY: release
-release: ## build static binaries of the command line for Linux and macOS, with checksums: dist/
+release: ## build binaries of the command line, with SBOMs and checksums: dist/
 	scripts/release.sh '$(VERSION)' dist
+
+.PHONY: api
+api: ## compare the exported API and the migrations with the last release
+	scripts/api.sh
 
 .PHONY: charts
 charts: ## draw the charts of the docs
@@ -147,7 +151,7 @@ screenshots: ## draw the pictures of the console for the docs, in Chromium
 		status=$$?; rm -r $$dir; exit $$status
 
 .PHONY: check
-check: ## check format, vet, lint, modules
+check: ## check format, vet, lint, modules, API
 	$(LINT) fmt --diff
 	scripts/check-modules.sh $(MODULES)
 	scripts/check-lowest.sh
@@ -163,6 +167,7 @@ check: ## check format, vet, lint, modules
 	cd tests && $(LINT) run ./...
 	cd tests/peers && $(LINT) run ./...
 	cd tests/stock && $(LINT) run ./...
+	scripts/api.sh
 
 .PHONY: size
 size: ## count files, packages and names, beside the goals

@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { kit.Main(m) }
 
-// "make release" writes binaries that run, and a file with their checksums. If the
-// source is the same, the binaries are the same, byte for byte.
+// "make release" writes binaries that run, a list of the modules of each, and a file with the
+// checksums. If the source is the same, the files are the same, byte for byte.
 func TestRelease(t *testing.T) {
 	kit.Long(t) // it links the command twice
 	target := runtime.GOOS + "/" + runtime.GOARCH
@@ -35,8 +35,14 @@ func TestRelease(t *testing.T) {
 		kit.OK(t, err)
 		list, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
 		kit.OK(t, err)
-		sum := sha256.Sum256(binary)
-		if want := hex.EncodeToString(sum[:]) + "  " + name + "\n"; string(list) != want {
+		bom, err := os.ReadFile(filepath.Join(dir, name+".cdx.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(bom), "pkg:golang/github.com/lib/pq@v") || !strings.Contains(string(bom), `"version": "v9.8.7"`) {
+			t.Errorf("the list of modules is incomplete: %s", bom)
+		}
+		if want := line(binary, name) + line(bom, name+".cdx.json"); string(list) != want {
 			t.Errorf("SHA256SUMS has %q, want %q", list, want)
 		}
 		sums = append(sums, string(list))
@@ -48,6 +54,71 @@ func TestRelease(t *testing.T) {
 	if sums[0] != sums[1] {
 		t.Errorf("two builds of one source differ:\n%s%s", sums[0], sums[1])
 	}
+}
+
+// line returns the line of a file in SHA256SUMS.
+func line(content []byte, name string) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:]) + "  " + name + "\n"
+}
+
+// A copy of the source, with a repository of its own: scripts/tag.sh creates tags whose modules require
+// the tagged library, and scripts/api.sh compares the next version with them.
+func TestTagsAndAPI(t *testing.T) {
+	kit.Long(t) // it builds all modules
+	dir := t.TempDir()
+	run := func(command string) (string, error) {
+		shell := exec.CommandContext(t.Context(), "sh", "-euc", command)
+		shell.Dir = dir
+		out, err := shell.CombinedOutput()
+		return string(out), err
+	}
+	must := func(command string) string {
+		t.Helper()
+		out, err := run(command)
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+		return out
+	}
+	refused := func(command, want string) {
+		t.Helper()
+		if out, err := run(command); err == nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v\n%s\nwant an error with %q", command, err, out, want)
+		}
+	}
+	source, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run("git -C '" + source + "' ls-files --error-unmatch go.mod"); err != nil {
+		t.Skip("the source is in no git repository, which lists its files")
+	}
+	must("git -C '" + source + "' ls-files -z --cached --others --exclude-standard | (cd '" + source + "' && xargs -0 ls -d 2>/dev/null) | tar -C '" + source + `' -cf - -T - | tar xf -
+		git init -q . && git config user.name test && git config user.email test@example.com && git add -A && git commit -qm source`)
+	if out := must("scripts/api.sh"); !strings.Contains(out, "no release yet") {
+		t.Error(out)
+	}
+	refused("scripts/tag.sh 0.4.0", "usage")
+	refused("scripts/tag.sh v0.4.0", `no section "## 0.4.0 (date)"`)
+	must("sed -i.bak '1,/^## /s/^## .*/## 0.4.0 (2000-01-02)/' CHANGELOG.md && rm CHANGELOG.md.bak")
+	refused("scripts/tag.sh v0.4.0", "commit them first")
+	must("git commit -qam 0.4.0 && scripts/tag.sh v0.4.0")
+	refused("scripts/tag.sh v0.4.0", "v0.4.0 exists")
+	for _, module := range []string{"cmd/once", "rabbit/amqpv3", "outbox/pgxoutbox", "outbox/sqlv4"} {
+		file := must("git show " + module + "/v0.4.0:" + module + "/go.mod")
+		if !strings.Contains(file, "github.com/watermill-once/once v0.4.0\n") || strings.Contains(file, "replace") {
+			t.Errorf("%s: users cannot get this module:\n%s", module, file)
+		}
+	}
+
+	must("scripts/api.sh")
+	must("echo 'func (Marshaler) More() {}' >> rabbit/marshaler.go && scripts/api.sh")
+	must("sed -i.bak 's/^func NewMessage(/func NewEvent(/' outbox/*.go && rm outbox/*.bak")
+	refused("scripts/api.sh", "outbox.NewMessage: removed")
+	must(`(printf '## 0.5.0 (not tagged yet)\n\n- outbox.NewMessage is now outbox.NewEvent.\n\n'; cat CHANGELOG.md) > new && mv new CHANGELOG.md && scripts/api.sh`)
+	must("echo '-- more' >> schema/sqlite/0001_tables.sql")
+	refused("scripts/api.sh", "schema/sqlite/0001_tables.sql")
 }
 
 // instructions returns the instructions of the Dockerfile, without comments.
@@ -74,7 +145,7 @@ func TestDockerfile(t *testing.T) {
 	for i, line := range all {
 		word, rest, _ := strings.Cut(line, " ")
 		switch {
-		case word == "FROM" && rest != "scratch" && !regexp.MustCompile(`^[a-z]+:[0-9][^ ]* AS [a-z]+$`).MatchString(rest):
+		case word == "FROM" && rest != "scratch" && !regexp.MustCompile(`^(--platform=\$BUILDPLATFORM )?[a-z]+:[0-9][^ ]* AS [a-z]+$`).MatchString(rest):
 			t.Errorf("%s: name a version", line)
 		case word == "ADD":
 			t.Errorf("%s: use COPY", line)
