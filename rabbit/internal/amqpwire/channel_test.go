@@ -9,8 +9,6 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // With some codes the broker closes only the channel. With all other codes it closes
@@ -40,7 +38,9 @@ func TestReturnIsCompleteWithItsLastByte(t *testing.T) {
 	body := func(size int) frame { return frame{kind: frameBody, channel: 9, payload: make([]byte, size)} }
 	begin := parseFrame(appendMethod(nil, 9, basicReturn, append([]byte{0x01, 0x38}, "\x08NO_ROUTE\x00\x01q"...)...))
 	for _, f := range []frame{begin, header(10, "\x00\x00"), body(4), body(5)} {
-		kit.OK(t, ch.receive(f))
+		if err := ch.receive(f); err != nil {
+			t.Fatal(err)
+		}
 		if responses, _ := ch.TakeResponses(nil); len(responses) != 0 {
 			t.Fatalf("got %v before the last byte", responses)
 		}
@@ -48,7 +48,9 @@ func TestReturnIsCompleteWithItsLastByte(t *testing.T) {
 	if err := ch.receive(body(2)); !errors.Is(err, errBadFrame) {
 		t.Errorf("a body that is too long: %v", err)
 	}
-	kit.OK(t, ch.receive(body(1)))
+	if err := ch.receive(body(1)); err != nil {
+		t.Fatal(err)
+	}
 	want := []Response{{Kind: Return, Code: 312, Text: "NO_ROUTE"}}
 	if responses, _ := ch.TakeResponses(nil); !slices.Equal(responses, want) {
 		t.Errorf("got %v, want %v", responses, want)
@@ -62,17 +64,25 @@ func TestReturnIsCompleteWithItsLastByte(t *testing.T) {
 func TestClosedChannelIgnoresResponses(t *testing.T) {
 	t.Parallel()
 	c, ch, _ := connOn(nil)
-	kit.OK(t, ch.receive(parseFrame(appendMethod(nil, 9, channelOpenOk, 0, 0, 0, 0))))
+	if err := ch.receive(parseFrame(appendMethod(nil, 9, channelOpenOk, 0, 0, 0, 0))); err != nil {
+		t.Fatal(err)
+	}
 	for range 2 { // a second confirm.select-ok changes nothing
-		kit.OK(t, ch.receive(parseFrame(appendMethod(nil, 9, confirmSelectOk))))
-		kit.OK(t, ch.WaitOpen())
+		if err := ch.receive(parseFrame(appendMethod(nil, 9, confirmSelectOk))); err != nil {
+			t.Fatal(err)
+		}
+		if err := ch.WaitOpen(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	ack := parseFrame(appendMethod(nil, 9, basicAck, 0, 0, 0, 0, 0, 0, 0, 7, 2)) // only the lowest bit means multiple
 	nack := parseFrame(appendMethod(nil, 9, basicNack, 0, 0, 0, 0, 0, 0, 0, 8, 3))
 	receive := func() []Response {
 		t.Helper()
 		for _, f := range []frame{ack, nack} {
-			kit.OK(t, ch.receive(f))
+			if err := ch.receive(f); err != nil {
+				t.Fatal(err)
+			}
 		}
 		responses, closed := ch.TakeResponses(nil)
 		if closed != nil {
@@ -151,7 +161,9 @@ func TestSilenceIsFilledWithHeartbeats(t *testing.T) {
 		conn, _, got := connOn(bytes.NewReader([]byte(c.from)))
 		conn.lastRead = c.last
 		before := time.Now()
-		kit.OK(t, kit.Err(io.Copy(got, io.MultiReader(conn))))
+		if _, err := io.Copy(got, io.MultiReader(conn)); err != nil {
+			t.Fatal(err)
+		}
 		if got.String() != c.want {
 			t.Errorf("%s: amqp091 reads % x, want % x", name, got.String(), c.want)
 		}
@@ -170,7 +182,9 @@ func TestChannelIsToldOncePerRead(t *testing.T) {
 	told := 0
 	ch.notify = func() { told++ }
 	conn.lastRead = time.Now().Add(time.Hour)
-	kit.OK(t, kit.Err(io.Copy(got, io.MultiReader(conn))))
+	if _, err := io.Copy(got, io.MultiReader(conn)); err != nil {
+		t.Fatal(err)
+	}
 	if told != 3 { // and once at the end of the connection
 		t.Errorf("told %d times, want 3", told)
 	}
@@ -196,7 +210,9 @@ func TestOpenChannelAsksForConfirms(t *testing.T) {
 	c.highest = 20
 	told := false
 	ch, err := c.OpenChannel(func() { told = true })
-	kit.OK(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := appendMethod(appendMethod(nil, 20, channelOpen, 0), 20, confirmSelect, 0)
 	if ch.number != 20 || c.channels[20] != ch || !bytes.Equal(c.pending, want) {
 		t.Errorf("sent % x on channel %d, want % x", c.pending, ch.number, want)

@@ -11,8 +11,6 @@ import (
 	"testing/iotest"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // incoming is a connection whose Reader contains the bytes that the broker sends.
@@ -65,7 +63,9 @@ func TestConnDispatchesFrames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, ch, got := connOn(pieces(bytes.NewReader(all)))
-			kit.OK(t, kit.Err(io.Copy(got, io.MultiReader(c))))
+			if _, err := io.Copy(got, io.MultiReader(c)); err != nil {
+				t.Fatal(err)
+			}
 			if !bytes.Equal(got.Bytes(), slices.Concat(theirs...)) {
 				t.Errorf("amqp091 got %d bytes, want exactly its own frames", got.Len())
 			}
@@ -98,7 +98,9 @@ func TestConnDispatchesFrames(t *testing.T) {
 func TestConnClosesChannelsWithTheConnection(t *testing.T) {
 	c, ch, got := connOn(bytes.NewReader(
 		appendMethod(nil, 0, connectionClose, append([]byte{0x01, 0x40}, "\x06forced\x00\x00\x00\x00"...)...)))
-	kit.OK(t, kit.Err(io.Copy(got, io.MultiReader(c))))
+	if _, err := io.Copy(got, io.MultiReader(c)); err != nil {
+		t.Fatal(err)
+	}
 	_, closed := ch.TakeResponses(nil)
 	if closed == nil || closed.Code != amqp.ConnectionForced || !closed.Server || closed.Reason != "forced" {
 		t.Errorf("closed: %v, want the broker's reason", closed)
@@ -168,7 +170,9 @@ func TestConnChannelNumbers(t *testing.T) {
 	seen := make(map[uint16]bool)
 	for range 4 {
 		ch, err := c.open(7, func() {})
-		kit.OK(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		seen[ch.number] = true
 	}
 	for number := range seen {
@@ -207,7 +211,9 @@ func TestNothingIsPublishedBehindTheReplyToAClose(t *testing.T) {
 				}
 			})
 		}
-		kit.OK(t, ch.receive(parseFrame(closing)))
+		if err := ch.receive(parseFrame(closing)); err != nil {
+			t.Fatal(err)
+		}
 		all.Wait()
 		if !bytes.HasSuffix(c.pending, reply) {
 			t.Fatalf("%d bytes are written behind the reply", len(c.pending)-bytes.LastIndex(c.pending, reply)-len(reply))
@@ -231,11 +237,15 @@ func TestConnSharesTheNumbers(t *testing.T) {
 			}
 			conn, _, got := connOn(bytes.NewReader(appendMethod(nil, 0, connectionTune, 0, c.offered, 1, 2, 3, 4, 5, 6)))
 			conn.confirmChannels, conn.channelMax = confirmChannels, uint16(c.wanted)
-			kit.OK(t, kit.Err(io.Copy(got, io.MultiReader(conn))))
+			if _, err := io.Copy(got, io.MultiReader(conn)); err != nil {
+				t.Fatal(err)
+			}
 			if want := appendMethod(nil, 0, connectionTune, 0, c.theirs, 1, 2, 3, 4, 5, 6); !bytes.Equal(got.Bytes(), want) {
 				t.Errorf("%+v: amqp091 reads % x, want % x", c, got.Bytes(), want)
 			}
-			kit.OK(t, kit.Err(conn.Write(appendMethod(nil, 0, connectionTuneOk, 0, c.theirs, 1, 2, 3, 4, 5, 6))))
+			if _, err := conn.Write(appendMethod(nil, 0, connectionTuneOk, 0, c.theirs, 1, 2, 3, 4, 5, 6)); err != nil {
+				t.Fatal(err)
+			}
 			if want := appendMethod(nil, 0, connectionTuneOk, 0, c.highest, 1, 2, 3, 4, 5, 6); !bytes.Equal(conn.pending, want) {
 				t.Errorf("%+v: the broker reads % x, want % x", c, conn.pending, want)
 			}

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/watermill-once/once/internal/test/kit"
 )
 
 func encode(p *amqp.Publishing) error {
@@ -51,7 +49,9 @@ func TestPublishFrames(t *testing.T) {
 	t.Parallel()
 	c := &Content{Body: []byte("0123456789abc")}
 	p := amqp.Publishing{ContentType: "ct", MessageId: "id", Priority: 3, Timestamp: time.Unix(7, 0), AppId: "app"}
-	kit.OK(t, c.Encode(&p, func(b []byte) ([]byte, error) { return AppendTextHeader(b, "k", "v") }))
+	if err := c.Encode(&p, func(b []byte) ([]byte, error) { return AppendTextHeader(b, "k", "v") }); err != nil {
+		t.Fatal(err)
+	}
 	method := "\x00\x3c\x00\x28\x00\x00\x01e\x02rk\x01"
 	header := "\x00\x3c\x00\x00\x00\x00\x00\x00\x00\x00\x00\x0d" + "\xb8\xc8" + "\x02ct" +
 		"\x00\x00\x00\x28\x0d_once_publishS\x00\x00\x00\x0d00000000000z1" + "\x01kS\x00\x00\x00\x01v" +
@@ -110,13 +110,15 @@ var allTypes = amqp.Table{
 func TestTextHeader(t *testing.T) {
 	encoded := func(p *amqp.Publishing, fields amqp.Table) []byte {
 		var c Content
-		kit.OK(t, c.Encode(p, func(b []byte) ([]byte, error) {
+		if err := c.Encode(p, func(b []byte) ([]byte, error) {
 			b, err := AppendHeaders(b, fields)
 			if err != nil {
 				return b, err
 			}
 			return AppendTextHeader(b, "wanted", "found")
-		}))
+		}); err != nil {
+			t.Fatal(err)
+		}
 		putNumber(c.properties[c.numberAt:], 35*36+1)
 		return append(make([]byte, contentHeaderOverhead), c.properties...)
 	}
@@ -152,14 +154,16 @@ func foreignContent(t *testing.T) *Content {
 	t.Helper()
 	c := new(Content)
 	p := amqp.Publishing{ContentType: "a", ContentEncoding: "b", MessageId: "m"}
-	kit.OK(t, c.Encode(&p, func(b []byte) ([]byte, error) {
+	if err := c.Encode(&p, func(b []byte) ([]byte, error) {
 		b = append(appendShortString(b, "u"), 'u', 0xff, 0xfe)
 		b = append(appendShortString(b, "nested"), 'F')
 		at := len(b)
 		b = append(appendShortString(append(b, 0, 0, 0, 0), "i"), 'i', 0xff, 0xff, 0xff, 0xfe)
 		b = setSize(b, at)
 		return AppendHeaders(b, allTypes)
-	}))
+	}); err != nil {
+		t.Fatal(err)
+	}
 	return c
 }
 
@@ -167,9 +171,11 @@ func foreignContent(t *testing.T) *Content {
 // rabbit checks the widened numbers with a broker.
 func TestReadableFramesAreNotChanged(t *testing.T) {
 	readable := new(Content)
-	kit.OK(t, readable.Encode(&amqp.Publishing{AppId: "a"}, func(b []byte) ([]byte, error) {
+	if err := readable.Encode(&amqp.Publishing{AppId: "a"}, func(b []byte) ([]byte, error) {
 		return AppendHeaders(b, allTypes)
-	}))
+	}); err != nil {
+		t.Fatal(err)
+	}
 	frames := [][]byte{heartbeat[:], []byte(protocolHeader)}
 	for b := appendPublish(nil, 1, 1, "exchange", "key", readable, 4096); len(b) > 0; b = b[frameLength(b):] {
 		frames = append(frames, b[:frameLength(b)])

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/watermill-once/once/internal/test/kit"
 )
 
 // pipe returns a socket, and the other end of its connection. Only the test reads from
@@ -36,12 +34,16 @@ func TestSocketWritesInOrderAndNeverBlocks(t *testing.T) {
 			t.Fatalf("Write: %d, %v", n, err)
 		}
 	}
-	kit.OK(t, s.Close())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := s.Write([]byte("late")); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Write after Close: %v", err)
 	}
 	got, err := io.ReadAll(other)
-	kit.OK(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if !bytes.Equal(got, want.Bytes()) {
 		t.Errorf("got %d bytes, want %d, in order", len(got), want.Len())
 	}
@@ -52,7 +54,9 @@ func TestSocketGivesUpAfterTheTimeout(t *testing.T) {
 	ours, other := net.Pipe()
 	defer other.Close()
 	s := newSocket(ours, time.Millisecond)
-	kit.OK(t, kit.Err(s.Write([]byte("nobody reads this"))))
+	if _, err := s.Write([]byte("nobody reads this")); err != nil {
+		t.Fatal(err)
+	}
 	<-s.done
 	if _, err := s.Write([]byte("x")); err == nil {
 		t.Error("the next Write does not return the error of the failed one")
@@ -64,8 +68,12 @@ func TestSocketGivesUpAfterTheTimeout(t *testing.T) {
 
 func TestSocketAborts(t *testing.T) {
 	s, other := pipe(t)
-	kit.OK(t, kit.Err(s.Write([]byte("nobody reads all of this"))))
-	kit.OK(t, kit.Err(other.Read(make([]byte, 1))))
+	if _, err := s.Write([]byte("nobody reads all of this")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 	s.Abort(net.ErrClosed)
 	<-s.done
 	if _, err := s.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
@@ -86,14 +94,18 @@ func TestWriteTimeoutIsForProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, other := timed(time.Minute)
 		const chunks = 4
-		kit.OK(t, kit.Err(s.Write(make([]byte, chunks*writeChunk))))
+		if _, err := s.Write(make([]byte, chunks*writeChunk)); err != nil {
+			t.Fatal(err)
+		}
 		for range chunks {
 			time.Sleep(time.Minute - 1) //nolint:forbidigo // on the clock of synctest
 			if n, err := io.ReadFull(other, make([]byte, writeChunk)); err != nil {
 				t.Fatal(n, err)
 			}
 		}
-		kit.OK(t, kit.Err(s.Write([]byte("nobody reads this"))))
+		if _, err := s.Write([]byte("nobody reads this")); err != nil {
+			t.Fatal(err)
+		}
 		began := time.Now()
 		<-s.Done()
 		if took := time.Since(began); took != time.Minute || !errors.Is(s.Failure(), os.ErrDeadlineExceeded) {
@@ -108,8 +120,12 @@ func TestCloseWritesTheRestForASecond(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{time.Minute: time.Second, time.Millisecond: time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
 			s, _ := timed(timeout)
-			kit.OK(t, kit.Err(s.Write([]byte("nobody reads this"))))
-			kit.OK(t, s.Close())
+			if _, err := s.Write([]byte("nobody reads this")); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
 			began := time.Now()
 			<-s.Done()
 			if took := time.Since(began); took != want {
@@ -143,8 +159,12 @@ func TestFirstCauseOfAFailureStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := timed(time.Minute)
-		kit.OK(t, s.Failure())
-		kit.OK(t, kit.Err(s.Write([]byte("nobody reads this"))))
+		if err := s.Failure(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Write([]byte("nobody reads this")); err != nil {
+			t.Fatal(err)
+		}
 		synctest.Wait() // the write has begun
 		first := errors.New("first")
 		s.Abort(first)
@@ -164,10 +184,16 @@ func TestDeadlinesAreForReading(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, other := timed(time.Minute)
-		kit.OK(t, kit.Err(s.Write([]byte("x"))))
+		if _, err := s.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
 		synctest.Wait() // the write has begun
-		kit.Check(t, s.SetWriteDeadline(time.Now().Add(time.Second)))
-		kit.Check(t, s.SetDeadline(time.Now().Add(2*time.Second)))
+		if err := s.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Error(err)
+		}
+		if err := s.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+			t.Error(err)
+		}
 		began := time.Now()
 		if _, err := s.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 2*time.Second {
 			t.Errorf("Read: %v after %v, want the deadline after two seconds", err, time.Since(began))
@@ -188,9 +214,13 @@ func TestLargeBuffersAreFreed(t *testing.T) {
 			s, other := timed(time.Minute)
 			buffer := make([]byte, size)
 			_ = s.compose(func([]byte) []byte { return buffer[:size:size] })
-			kit.OK(t, kit.Err(io.ReadFull(other, make([]byte, size))))
+			if _, err := io.ReadFull(other, make([]byte, size)); err != nil {
+				t.Fatal(err)
+			}
 			synctest.Wait()
-			kit.OK(t, kit.Err(s.Write([]byte("x"))))
+			if _, err := s.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
 			synctest.Wait() // the buffers were swapped
 			s.mu.Lock()
 			if got := cap(s.pending); (got == size) != kept {
