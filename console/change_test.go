@@ -102,9 +102,7 @@ func TestAChangeTakesNoMoreThanWasShown(t *testing.T) {
 	}
 	b.quarantine("payments", "orders.placed", message.NewMessage("newer", []byte("{}")), errCard)
 	form.Set("why", "test orders")
-	if got := b.follow(b.do(http.MethodPost, "change", form)).text; !strings.Contains(got, "3 of 3") {
-		t.Errorf("%q is missing:\n%s", "3 of 3", got)
-	}
+	says(t, b.follow(b.do(http.MethodPost, "change", form)).text, "3 of 3")
 	if got := b.Count("once_parked WHERE message_id = 'newer' AND state = 'quarantined'"); got != 1 {
 		t.Errorf(`b.Count("once_parked WHERE message_id = 'newer' AND state = 'quarantined'") is %d, want 1`, got)
 	}
@@ -121,22 +119,16 @@ func TestCancelLeavesOutWhatMayBeSent(t *testing.T) {
 	b.seed()
 	b.Exec(`UPDATE once_slots SET owner = 'idle', lease_until = ` + b.FromNow(time.Hour))
 	page := b.get("change?do=cancel&all=1").text
-	if !strings.Contains(page, "3 messages") {
-		t.Errorf("%q is missing:\n%s", "3 messages", page)
-	}
+	says(t, page, "3 messages")
 	if want := "1 message would be left out"; !strings.Contains(page, want) {
 		t.Errorf("%q is missing:\n%s", want, page)
 	}
 	forced := b.get("change?all=1&do=cancel&force=1").text
-	if !strings.Contains(forced, "4 messages") {
-		t.Errorf("%q is missing:\n%s", "4 messages", forced)
-	}
+	says(t, forced, "4 messages")
 	if want := `<input type="hidden" name="force" value="1">`; !strings.Contains(forced, want) {
 		t.Errorf("%q is missing:\n%s", want, forced)
 	}
-	if got := b.change("do=cancel&all=1", "void").text; !strings.Contains(got, "3 of 3") {
-		t.Errorf("%q is missing:\n%s", "3 of 3", got)
-	}
+	says(t, b.change("do=cancel&all=1", "void").text, "3 of 3")
 	if got := b.Count("once_outbox WHERE message_id = 'due-1'"); got != 1 {
 		t.Errorf(`b.Count("once_outbox WHERE message_id = 'due-1'") is %d, want 1`, got)
 	}
@@ -161,9 +153,7 @@ func TestTwoOperatorsAtOnce(t *testing.T) {
 	changed := 0
 	for i, a := range answers {
 		if a.StatusCode == http.StatusConflict { // the other change is running
-			if !strings.Contains(a.text, "is running") {
-				t.Errorf("%q is missing:\n%s", "is running", a.text)
-			}
+			says(t, a.text, "is running")
 			continue
 		}
 		if a.StatusCode != http.StatusSeeOther {
@@ -183,9 +173,7 @@ func TestTwoOperatorsAtOnce(t *testing.T) {
 		t.Errorf(`b.Count("once_outbox_dead") is %d, want 0`, got)
 	}
 	want := "Somebody else may have changed it first"
-	if got := b.do(http.MethodGet, "change?do=discard-dead&id=1", nil, as("bob")).text; !strings.Contains(got, want) {
-		t.Errorf("%q is missing:\n%s", want, got)
-	}
+	says(t, b.do(http.MethodGet, "change?do=discard-dead&id=1", nil, as("bob")).text, want)
 }
 
 // Closing the console pauses a running replay, and refuses new changes.
@@ -197,17 +185,13 @@ func TestCloseEndsWhatRuns(t *testing.T) {
 	b.consume(gate)
 	b.change("do=replay&consumer=payments", "try")
 	kit.OK(t, b.console.Close())
-	if got := b.get("replay?id=1").text; !strings.Contains(got, "s-paused") {
-		t.Errorf("%q is missing:\n%s", "s-paused", got)
-	}
+	says(t, b.get("replay?id=1").text, "s-paused")
 	form := url.Values{"do": {"discard-dead"}, "all": {"1"}, "limit": {"1"}, "why": {"because"}}
 	a := b.do(http.MethodPost, "change", form)
 	if a.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("a.StatusCode is %d, want %d", a.StatusCode, http.StatusServiceUnavailable)
 	}
-	if !strings.Contains(a.text, "The process is stopping") {
-		t.Errorf("%q is missing:\n%s", "The process is stopping", a.text)
-	}
+	says(t, a.text, "The process is stopping")
 }
 
 func TestAFailingDatabaseIsNotDescribed(t *testing.T) {
@@ -218,9 +202,7 @@ func TestAFailingDatabaseIsNotDescribed(t *testing.T) {
 	if a.StatusCode != http.StatusInternalServerError {
 		t.Errorf("a.StatusCode is %d, want %d", a.StatusCode, http.StatusInternalServerError)
 	}
-	if strings.Contains(a.text, "outbox_dead") {
-		t.Errorf("%q is there:\n%s", "outbox_dead", a.text)
-	}
+	hides(t, a.text, "outbox_dead")
 	if !b.logs.Has("Console page failed", "outbox_dead") {
 		t.Error(`b.logs.Has("Console page failed", "outbox_dead") returned false`)
 	}

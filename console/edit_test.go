@@ -32,9 +32,7 @@ func TestAnEditIsComparedThenStored(t *testing.T) {
 		if want := `&#34;amount&#34;: <del>-</del>5`; !strings.Contains(review.text, want) {
 			t.Errorf("%q is missing:\n%s", want, review.text)
 		}
-		if !strings.Contains(review.text, "fixed") {
-			t.Errorf("%q is missing:\n%s", "fixed", review.text)
-		}
+		says(t, review.text, "fixed")
 		if got := b.Audits(); len(got) != 0 {
 			t.Errorf("b.Audits are %q, want none: nothing is stored before the confirmation", got)
 		}
@@ -57,9 +55,7 @@ func TestAnEditIsComparedThenStored(t *testing.T) {
 		if want := `<a href="entry?id=1">entry 1</a>`; !strings.Contains(text, want) {
 			t.Errorf("%q is missing:\n%s", want, text)
 		}
-		if got := strings.Join(b.Audits(), "\n"); !strings.Contains(got, "negative amount") {
-			t.Errorf("%q is missing:\n%s", "negative amount", got)
-		}
+		says(t, strings.Join(b.Audits(), "\n"), "negative amount")
 		again := b.do(http.MethodPost, "edit", b.fields(review, "edit"))
 		if again.StatusCode != http.StatusBadRequest {
 			t.Errorf("again.StatusCode is %d, want %d", again.StatusCode, http.StatusBadRequest)

@@ -2,7 +2,6 @@ package console_test
 
 import (
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -28,30 +27,15 @@ func TestReportsOfReconciliationsAreShown(t *testing.T) {
 			Phantoms: []reconcile.Phantom{{MessageID: "ghost", State: "quarantined", At: at, Dead: true}},
 		}))
 		list := b.get("reconcile")
-		if !strings.Contains(list.text, "&lt;b&gt;mail") {
-			t.Errorf("%q is missing:\n%s", "&lt;b&gt;mail", list.text)
-		}
-		if !strings.Contains(list.text, ">differs<") {
-			t.Errorf("%q is missing:\n%s", ">differs<", list.text)
-		}
-		if got := b.get("reconcile?before=3").text; !strings.Contains(got, "report?id=2") {
-			t.Errorf("%q is missing:\n%s", "report?id=2", got)
-		}
-		if !strings.Contains(list.text, "reconcile?before=3") {
-			t.Errorf("%q is missing:\n%s", "reconcile?before=3", list.text)
-		}
-		if got := b.get("report?id=1").text; !strings.Contains(got, ">complete<") {
-			t.Errorf("%q is missing:\n%s", ">complete<", got)
-		}
+		says(t, list.text, "&lt;b&gt;mail", ">differs<")
+		says(t, b.get("reconcile?before=3").text, "report?id=2")
+		says(t, list.text, "reconcile?before=3")
+		says(t, b.get("report?id=1").text, ">complete<")
 		report := b.get("report?id=22").text
 		for _, part := range []string{"sent-1", "copy?id=1", "ghost", "a dead letter", "change?do=replay-sent&amp;id=1"} {
-			if !strings.Contains(report, part) {
-				t.Errorf("%q is missing:\n%s", part, report)
-			}
+			says(t, report, part)
 		}
-		if got := b.get("change?do=replay-sent&id=1").text; !strings.Contains(got, "1 message") {
-			t.Errorf("%q is missing:\n%s", "1 message", got)
-		}
+		says(t, b.get("change?do=replay-sent&id=1").text, "1 message")
 		if got := b.do(http.MethodGet, "report?id=99", nil).StatusCode; got != http.StatusNotFound {
 			t.Errorf(`b.do(http.MethodGet, "report?id=99", nil).StatusCode is %d, want %d`, got, http.StatusNotFound)
 		}

@@ -30,9 +30,7 @@ func TestReplayFromDryRunToResult(t *testing.T) {
 		}
 		done := b.consume(nil)
 		page := b.get("change?do=replay&all=1")
-		if !strings.Contains(page.text, "12 messages") {
-			t.Errorf("%q is missing:\n%s", "12 messages", page.text)
-		}
+		says(t, page.text, "12 messages")
 		form := b.fields(page, "change")
 		if got := form.Get("consumer"); got != "payments" {
 			t.Errorf(`form.Get("consumer") is %q, want "payments": the replay does not keep other consumers from theirs`, got)
@@ -52,27 +50,15 @@ func TestReplayFromDryRunToResult(t *testing.T) {
 			t.Errorf(`Get("Location") is %q, want "replay?id=1"`, got)
 		}
 		text := b.get("replay?id=1").text
-		if !strings.Contains(text, "12 of 12") {
-			t.Errorf("%q is missing:\n%s", "12 of 12", text)
-		}
-		if !strings.Contains(text, "the gateway is back") {
-			t.Errorf("%q is missing:\n%s", "the gateway is back", text)
-		}
-		if !strings.Contains(text, "canary of 1") {
-			t.Errorf("%q is missing:\n%s", "canary of 1", text)
-		}
+		says(t, text, "12 of 12", "the gateway is back", "canary of 1")
 		if strings.Contains(text, "hx-get") {
 			t.Errorf("%q is there: the result does not change any more:\n%s", "hx-get", text)
 		}
 		if got := done.all(); len(got) != 12 {
 			t.Errorf("len(done.all) is %d, want 12: %q", len(got), got)
 		}
-		if got := b.get("replays").text; !strings.Contains(got, "replay?id=1") {
-			t.Errorf("%q is missing:\n%s", "replay?id=1", got)
-		}
-		if got := b.get("entry?id=1").text; !strings.Contains(got, "resolved") {
-			t.Errorf("%q is missing:\n%s", "resolved", got)
-		}
+		says(t, b.get("replays").text, "replay?id=1")
+		says(t, b.get("entry?id=1").text, "resolved")
 	})
 }
 
@@ -94,13 +80,9 @@ func TestAReplayStopsAtAFailureAndIsResumed(t *testing.T) {
 	if got := done.all(); len(got) != 0 {
 		t.Errorf("done.all is %q, want none", got)
 	}
-	if got := b.get("").text; !strings.Contains(got, "Replay 1 is stopped") {
-		t.Errorf("%q is missing:\n%s", "Replay 1 is stopped", got)
-	}
+	says(t, b.get("").text, "Replay 1 is stopped")
 	form := b.fields(page, "replay")
-	if got := b.do(http.MethodPost, "replay", form).text; !strings.Contains(got, "say why") {
-		t.Errorf("%q is missing:\n%s", "say why", got)
-	}
+	says(t, b.do(http.MethodPost, "replay", form).text, "say why")
 	form.Set("why", "the others are fine")
 	if got := b.do(http.MethodPost, "replay", form).StatusCode; got != http.StatusSeeOther {
 		t.Errorf(`b.do(http.MethodPost, "replay", form).StatusCode is %d, want %d`, got, http.StatusSeeOther)
@@ -145,13 +127,9 @@ func TestARunningReplayIsStoppedByAnybodyWhoMay(t *testing.T) {
 		t.Errorf("%q is missing:\n%s", want, a.text)
 	}
 	a = b.follow(b.do(http.MethodPost, "stop", b.fields(page, "stop")))
-	if !strings.Contains(a.text, "s-paused") {
-		t.Errorf("%q is missing:\n%s", "s-paused", a.text)
-	}
+	says(t, a.text, "s-paused")
 	const reason = "interrupted: stopped in the console by ann"
-	if text := b.get("replay?id=1").text; !strings.Contains(text, reason) {
-		t.Errorf("%q is missing:\n%s", reason, text)
-	}
+	says(t, b.get("replay?id=1").text, reason)
 	if text := b.get("audit?action=pause").text; !strings.Contains(text, reason+"; reason of the replay: try") {
 		t.Errorf("%q is missing in the audit log:\n%s", reason, text)
 	}
@@ -187,9 +165,7 @@ func TestAReplayOfAnotherProcessIsStopped(t *testing.T) {
 	}
 	form.Set("why", "wrong queue")
 	a := b.follow(b.do(http.MethodPost, "stop", form))
-	if !strings.Contains(a.text, "s-stopped") {
-		t.Errorf("%q is missing:\n%s", "s-stopped", a.text)
-	}
+	says(t, a.text, "s-stopped")
 	close(gate)
 	if err := <-ended; !errors.Is(err, operate.ErrReplayStopped) {
 		t.Fatalf("got %v, want ErrReplayStopped", err)

@@ -339,3 +339,21 @@ func (b *bench) consume(gate <-chan struct{}) *handled {
 	})
 	return &h
 }
+
+// says reports each part that a page does not contain.
+func says(t testing.TB, page string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(page, part) {
+			t.Errorf("%q is missing:\n%s", part, page)
+		}
+	}
+}
+
+// hides reports a part that a page contains.
+func hides(t testing.TB, page, part string) {
+	t.Helper()
+	if strings.Contains(page, part) {
+		t.Errorf("%q is there:\n%s", part, page)
+	}
+}
