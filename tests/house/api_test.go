@@ -46,3 +46,15 @@ func TestNoPublicTypeIsAnAliasOfAnInternalOne(t *testing.T) {
 		}
 	}
 }
+
+func TestContributingNamesEveryFolderOfTests(t *testing.T) {
+	page, err := os.ReadFile("CONTRIBUTING.md")
+	kit.OK(t, err)
+	entries, err := os.ReadDir("tests")
+	kit.OK(t, err)
+	for _, e := range entries {
+		if name := e.Name(); e.IsDir() && name != "testdata" && !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("CONTRIBUTING.md: the table of tests/ has no folder `%s`", name)
+		}
+	}
+}
