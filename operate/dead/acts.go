@@ -19,14 +19,7 @@ import (
 // attempts, in the order of [Letters.ReplayMatching]. If one does not exist ([operate.ErrNotFound])
 // or needs force ([operate.ErrNeedsForce]), it replays none.
 func (l *Letters) Replay(ctx context.Context, act operate.Act, ids ...int64) error {
-	err := act.Validate()
-	if err == nil {
-		err = l.table.changeIDs(ctx, act, ids, l.replay())
-	}
-	if err != nil {
-		return fmt.Errorf("dead: replay: %w", err)
-	}
-	return nil
+	return l.table.replayIDs(ctx, act, ids, l.replay())
 }
 
 // ReplayMatching puts the letters that match f back into the outbox, in ascending order of their
@@ -45,22 +38,14 @@ func (l *Letters) Replay(ctx context.Context, act operate.Act, ids ...int64) err
 // quarantine.Entries.StopReplay stops it ([operate.ErrReplayStopped]), and [Letters.Resume]
 // continues it. If no letter matches, no row is stored, and Report.ID is 0.
 func (l *Letters) ReplayMatching(ctx context.Context, act operate.Act, f operate.Filter, plan operate.Plan) (operate.Replay, error) {
-	r, err := l.table.replayMatching(ctx, act, f, plan, l.replay())
-	if err != nil {
-		return r, fmt.Errorf("dead: replay: %w", err)
-	}
-	return r, nil
+	return l.table.replayMatching(ctx, act, f, plan, l.replay())
 }
 
 // Resume continues a replay that was paused, stopped or abandoned, with its Filter and Plan, and
 // counts the messages of the whole replay. progress may be nil. If it cannot be continued, Resume
 // returns [operate.ErrReplayNotFound], [operate.ErrReplayFinished] or [operate.ErrReplayRunning].
 func (l *Letters) Resume(ctx context.Context, act operate.Act, id int64, progress func(operate.Report)) (operate.Replay, error) {
-	r, err := l.table.replays(l.replay()).Resume(ctx, act, id, progress)
-	if err != nil {
-		return r, fmt.Errorf("dead: resume: %w", err)
-	}
-	return r, nil
+	return l.table.resume(ctx, act, id, progress, l.replay())
 }
 
 func (l *Letters) replay() operation {

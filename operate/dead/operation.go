@@ -60,13 +60,36 @@ func (t *table) replays(op operation) *rows.Replays {
 	})
 }
 
+// failed adds to err which call of which type failed.
+func (t *table) failed(call string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s: %s: %w", t.in, call, err)
+	}
+	return err
+}
+
+func (t *table) replayIDs(ctx context.Context, act operate.Act, ids []int64, op operation) error {
+	err := act.Validate()
+	if err == nil {
+		err = t.changeIDs(ctx, act, ids, op)
+	}
+	return t.failed("replay", err)
+}
+
 func (t *table) replayMatching(
 	ctx context.Context, act operate.Act, f operate.Filter, plan operate.Plan, op operation,
-) (operate.Replay, error) {
-	if err := errors.Join(act.Validate(), t.CheckChange(f), rows.CheckPlan(plan)); err != nil {
-		return operate.Replay{}, err
+) (r operate.Replay, err error) {
+	if err = errors.Join(act.Validate(), t.CheckChange(f), rows.CheckPlan(plan)); err == nil {
+		r, err = t.replays(op).Begin(ctx, act, f, plan)
 	}
-	return t.replays(op).Begin(ctx, act, f, plan)
+	return r, t.failed("replay", err)
+}
+
+func (t *table) resume(
+	ctx context.Context, act operate.Act, id int64, progress func(operate.Report), op operation,
+) (operate.Replay, error) {
+	r, err := t.replays(op).Resume(ctx, act, id, progress)
+	return r, t.failed("resume", err)
 }
 
 // changeMatching changes the rows that match f and exist when it begins, and returns their number

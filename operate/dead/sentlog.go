@@ -140,14 +140,7 @@ func (s *SentLog) DryRun(ctx context.Context, f operate.Filter, plan operate.Pla
 // If one does not exist ([operate.ErrNotFound]) or needs force ([operate.ErrNeedsForce]), it
 // replays none.
 func (s *SentLog) Replay(ctx context.Context, act operate.Act, ids ...int64) error {
-	err := act.Validate()
-	if err == nil {
-		err = s.table.changeIDs(ctx, act, ids, s.replay())
-	}
-	if err != nil {
-		return fmt.Errorf("dead: sent log: replay: %w", err)
-	}
-	return nil
+	return s.table.replayIDs(ctx, act, ids, s.replay())
 }
 
 // ReplayMatching puts copies of the messages that match f into the outbox, in ascending order of
@@ -162,20 +155,12 @@ func (s *SentLog) Replay(ctx context.Context, act operate.Act, ids ...int64) err
 // The progress is stored as by [Letters.ReplayMatching]. [SentLog.Resume] continues the replay, and
 // sends no message twice.
 func (s *SentLog) ReplayMatching(ctx context.Context, act operate.Act, f operate.Filter, plan operate.Plan) (operate.Replay, error) {
-	r, err := s.table.replayMatching(ctx, act, f, plan, s.replay())
-	if err != nil {
-		return r, fmt.Errorf("dead: sent log: replay: %w", err)
-	}
-	return r, nil
+	return s.table.replayMatching(ctx, act, f, plan, s.replay())
 }
 
 // Resume continues a replay, as [Letters.Resume] does.
 func (s *SentLog) Resume(ctx context.Context, act operate.Act, id int64, progress func(operate.Report)) (operate.Replay, error) {
-	r, err := s.table.replays(s.replay()).Resume(ctx, act, id, progress)
-	if err != nil {
-		return r, fmt.Errorf("dead: sent log: resume: %w", err)
-	}
-	return r, nil
+	return s.table.resume(ctx, act, id, progress, s.replay())
 }
 
 func (s *SentLog) replay() operation {

@@ -19,6 +19,7 @@ type table struct {
 
 	inboxRetention, replayLease time.Duration
 
+	in      string // what errors begin with
 	row     string // name of a row in errors
 	subject string // name of a row in the audit log
 	arrived string // column that contains the time at which a row was inserted
@@ -28,7 +29,7 @@ const columns = `id, position, message_id, topic, ordering_key, created_at, tena
 	aggregate_type, aggregate_id, event_type, causation_id, `
 
 func deadTable(db *sql.DB, config operate.Config) (*table, error) {
-	t := &table{row: "dead letter", subject: "dead", arrived: "died_at"}
+	t := &table{in: "dead", row: "dead letter", subject: "dead", arrived: "died_at"}
 	err := t.open(db, config)
 	t.Name, t.Rows, t.Columns = `{outbox_dead}`, "dead letters", columns+`attempts, reason, fingerprint, unknown, died_at`
 	t.Table.Columns = append(t.Table.Columns,
@@ -44,7 +45,7 @@ func deadTable(db *sql.DB, config operate.Config) (*table, error) {
 const sentRows = 50_000
 
 func sentTable(db *sql.DB, config operate.Config) (*table, error) {
-	t := &table{row: "sent message", subject: "sent", arrived: "sent_at"}
+	t := &table{in: "dead: sent log", row: "sent message", subject: "sent", arrived: "sent_at"}
 	err := t.open(db, config)
 	t.Name, t.Rows, t.Columns = `{outbox_sent}`, "sent messages", columns+`sent_at`
 	t.Times, t.Narrow, t.MostRows = map[string]string{"Sent": t.arrived}, t.narrowSent, sentRows
