@@ -66,9 +66,7 @@ func (b *bench) refuses(t *testing.T) {
 			t.Errorf("%s: b.do(http.MethodPost, page, form).StatusCode is %d, want %d", page, got, http.StatusForbidden)
 		}
 	}
-	if got := b.do(http.MethodGet, "edit?id=1", nil).StatusCode; got != http.StatusForbidden {
-		t.Errorf(`b.do(http.MethodGet, "edit?id=1", nil).StatusCode is %d, want %d`, got, http.StatusForbidden)
-	}
+	b.answers(http.StatusForbidden, http.MethodGet, "edit?id=1", nil)
 	if got := b.Audits(); len(got) != 0 {
 		t.Errorf("b.Audits are %q, want none", got)
 	}
@@ -241,27 +239,15 @@ func TestPayloadCanBeRedactedAndForbidden(t *testing.T) {
 	if want := map[string]string{"pin": "…"}; !maps.Equal(payload, want) {
 		t.Errorf("payload is %q, want %q", payload, want)
 	}
-	if got := b.do(http.MethodGet, "payload?of=quarantine&id=2", nil).StatusCode; got != http.StatusForbidden {
-		t.Errorf("StatusCode is %d, want %d", got, http.StatusForbidden)
-	}
-	if got := b.do(http.MethodGet, "payload?of=quarantine&id=3", nil).StatusCode; got != http.StatusForbidden {
-		t.Errorf("StatusCode is %d, want %d", got, http.StatusForbidden)
-	}
+	b.answers(http.StatusForbidden, http.MethodGet, "payload?of=quarantine&id=2", nil)
+	b.answers(http.StatusForbidden, http.MethodGet, "payload?of=quarantine&id=3", nil)
 	// A message that is not shown completely cannot be edited, because the hidden parts
 	// would be lost.
-	if got := b.do(http.MethodGet, "edit?id=1", nil).StatusCode; got != http.StatusBadRequest {
-		t.Errorf(`b.do(http.MethodGet, "edit?id=1", nil).StatusCode is %d, want %d`, got, http.StatusBadRequest)
-	}
-	if got := b.do(http.MethodGet, "edit?id=2", nil).StatusCode; got != http.StatusForbidden {
-		t.Errorf(`b.do(http.MethodGet, "edit?id=2", nil).StatusCode is %d, want %d`, got, http.StatusForbidden)
-	}
-	if got := b.do(http.MethodGet, "edit?id=4", nil).StatusCode; got != http.StatusOK {
-		t.Errorf(`b.do(http.MethodGet, "edit?id=4", nil).StatusCode is %d, want %d`, got, http.StatusOK)
-	}
+	b.answers(http.StatusBadRequest, http.MethodGet, "edit?id=1", nil)
+	b.answers(http.StatusForbidden, http.MethodGet, "edit?id=2", nil)
+	b.answers(http.StatusOK, http.MethodGet, "edit?id=4", nil)
 	form := url.Values{"id": {"1"}, "payload": {"{}"}, "metadata": {"{}"}, "why": {"because"}, "confirmed": {"1"}, "exact": {"e30="}}
-	if got := b.do(http.MethodPost, "edit", form).StatusCode; got != http.StatusBadRequest {
-		t.Errorf(`b.do(http.MethodPost, "edit", form).StatusCode is %d, want %d`, got, http.StatusBadRequest)
-	}
+	b.answers(http.StatusBadRequest, http.MethodPost, "edit", form)
 	if got := b.Audits(); len(got) != 0 {
 		t.Errorf("b.Audits are %q, want none", got)
 	}

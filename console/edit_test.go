@@ -168,9 +168,7 @@ func TestAnEditIsCheckedBeforeItIsStored(t *testing.T) {
 	form = b.fields(b.do(http.MethodPost, "edit", form), "edit")
 	for _, exact := range []string{"%%%", base64.StdEncoding.EncodeToString(make([]byte, 1001))} {
 		form.Set("exact", exact)
-		if got := b.do(http.MethodPost, "edit", form).StatusCode; got != http.StatusBadRequest {
-			t.Errorf(`b.do(http.MethodPost, "edit", form).StatusCode is %d, want %d`, got, http.StatusBadRequest)
-		}
+		b.answers(http.StatusBadRequest, http.MethodPost, "edit", form)
 	}
 	if got := b.Audits(); len(got) != 0 {
 		t.Errorf("b.Audits are %q, want none", got)
@@ -195,9 +193,7 @@ func TestAnEditIsHandledAtOnceUnlessItIsKept(t *testing.T) {
 		t.Errorf("%q is missing:\n%s", want, a.text)
 	}
 	done := b.consume(nil)
-	if got := b.do(http.MethodPost, "edit", review).StatusCode; got != http.StatusSeeOther {
-		t.Errorf(`b.do(http.MethodPost, "edit", review).StatusCode is %d, want %d`, got, http.StatusSeeOther)
-	}
+	b.answers(http.StatusSeeOther, http.MethodPost, "edit", review)
 	kit.Eventually(t, 60e9, "the edited message is handled", func() bool { return len(done.all()) == 1 })
 	if got, want := done.all(), []string{"good"}; !slices.Equal(got, want) {
 		t.Errorf("done.all is %q, want %q", got, want)

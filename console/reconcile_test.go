@@ -36,11 +36,7 @@ func TestReportsOfReconciliationsAreShown(t *testing.T) {
 			says(t, report, part)
 		}
 		says(t, b.get("change?do=replay-sent&id=1").text, "1 message")
-		if got := b.do(http.MethodGet, "report?id=99", nil).StatusCode; got != http.StatusNotFound {
-			t.Errorf(`b.do(http.MethodGet, "report?id=99", nil).StatusCode is %d, want %d`, got, http.StatusNotFound)
-		}
-		if got := b.do(http.MethodGet, "reconcile?before=x", nil).StatusCode; got != http.StatusBadRequest {
-			t.Errorf(`b.do(http.MethodGet, "reconcile?before=x", nil).StatusCode is %d, want %d`, got, http.StatusBadRequest)
-		}
+		b.answers(http.StatusNotFound, http.MethodGet, "report?id=99", nil)
+		b.answers(http.StatusBadRequest, http.MethodGet, "reconcile?before=x", nil)
 	})
 }

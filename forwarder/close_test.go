@@ -48,9 +48,8 @@ func TestCloseFinishesWhatIsInFlight(t *testing.T) {
 		if got := attempts(t, db, "refused"); got != 1 {
 			t.Fatalf(`attempts("refused") is %d, want 1`, got)
 		}
-		if got := b.tries("2") + b.tries("late"); got != 0 {
-			t.Fatalf(`b.tries("2")+b.tries("late") is %d, want 0`, got)
-		}
+		b.triedTimes(t, "2", 0)
+		b.triedTimes(t, "late", 0)
 	})
 }
 
@@ -96,9 +95,7 @@ func TestCloseHandsBackWhatIsNotAnswered(t *testing.T) {
 		b.answering(nil)
 		start(t, db, p, quick(config))
 		drained(t, db)
-		if got := b.tries("silent"); got != 2 {
-			t.Fatalf(`b.tries("silent") is %d, want 2`, got)
-		}
+		b.triedTimes(t, "silent", 2)
 	})
 }
 

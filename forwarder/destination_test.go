@@ -133,9 +133,7 @@ func TestAnInstanceWithAnotherDestinationDoesNotRun(t *testing.T) {
 						t.Fatalf("%q is logged %d times, want once: %q", line, got, log.Lines())
 					}
 				}
-				if got := b.tries("1"); got != 0 {
-					t.Fatalf(`b.tries("1") is %d, want 0`, got)
-				}
+				b.triedTimes(t, "1", 0)
 				if got := count(t, db, `SELECT COUNT(*) FROM once_forwarders`); got != 1 {
 					t.Fatalf("count is %d, want 1: it is not among those at work", got)
 				}
@@ -308,9 +306,7 @@ func TestAnInstanceThatComesBackGivesWay(t *testing.T) {
 		if err := ends(t, ended); !errors.Is(err, forwarder.ErrOtherDestination) {
 			t.Fatalf("ends: got %v, want ErrOtherDestination", err)
 		}
-		if got := b.tries("after"); got != 0 {
-			t.Fatalf(`b.tries("after") is %d, want 0`, got)
-		}
+		b.triedTimes(t, "after", 0)
 		if got := pending(t, db); got != 1 {
 			t.Fatalf("pending is %d, want 1", got)
 		}

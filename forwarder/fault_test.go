@@ -157,9 +157,7 @@ func TestADatabaseThatIsKilled(t *testing.T) {
 	if !b.has("in flight", "behind", "after") {
 		t.Fatal(`b.has("in flight", "behind", "after") returned false`)
 	}
-	if got := b.tries("in flight"); got != 1 {
-		t.Fatalf(`b.tries("in flight") is %d, want 1`, got)
-	}
+	b.triedTimes(t, "in flight", 1)
 	eventually(t, "it says that it is over", func() bool { return log.Has("could be read again") })
 	if got := log.Count("could not be read"); got != 1 {
 		t.Fatalf(`log.Count("could not be read") is %d, want 1: once, not at every try`, got)
@@ -275,9 +273,8 @@ func TestALostLease(t *testing.T) {
 		close(early)
 		put(t, db, config, "t", msg("new", ""))
 		giveTime(100 * time.Millisecond) // time to send something, which it must not do
-		if got := b.tries("behind") + b.tries("new"); got != 0 {
-			t.Fatalf(`b.tries("behind")+b.tries("new") is %d, want 0`, got)
-		}
+		b.triedTimes(t, "behind", 0)
+		b.triedTimes(t, "new", 0)
 		if got := attempts(t, db, "refused"); got != 0 {
 			t.Fatalf(`attempts("refused") is %d, want 0: the new owner decides about it`, got)
 		}
@@ -341,9 +338,7 @@ func TestALostLeaseWhileATopicDoesNotAnswer(t *testing.T) {
 		}
 		put(t, db, config, "t", others...)
 		eventually(t, "the others are sent", func() bool { return pending(t, db) == 2 })
-		if got := b.tries("behind"); got != 0 {
-			t.Fatalf(`b.tries("behind") is %d, want 0`, got)
-		}
+		b.triedTimes(t, "behind", 0)
 		if got := count(t, db, `SELECT COUNT(*) FROM once_slots WHERE owner = 'another'`); got != 1 {
 			t.Fatalf("count is %d, want 1: another instance could have the slot in which a message is unsettled", got)
 		}
@@ -352,9 +347,7 @@ func TestALostLeaseWhileATopicDoesNotAnswer(t *testing.T) {
 		if got, want := b.ids(func(d delivery) bool { return d.key == "key" }), []string{"silent", "behind"}; !slices.Equal(got, want) {
 			t.Fatalf("b.ids is %q, want %q", got, want)
 		}
-		if got := b.tries("silent"); got != 1 {
-			t.Fatalf(`b.tries("silent") is %d, want 1`, got)
-		}
+		b.triedTimes(t, "silent", 1)
 		shares(t, db, 64)
 	})
 }

@@ -382,3 +382,11 @@ func (b *breaker) confirmed() (all []flight) {
 	all, b.flight = b.flight, nil
 	return all
 }
+
+// triedTimes ends the test unless the broker got the message so many times.
+func (b *broker) triedTimes(t *testing.T, id string, want int) {
+	t.Helper()
+	if got := b.tries(id); got != want {
+		t.Fatalf("%q is tried %d times, want %d", id, got, want)
+	}
+}

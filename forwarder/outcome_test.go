@@ -74,9 +74,7 @@ func TestRefusedIsTriedAgainLater(t *testing.T) {
 		if got, want := b.ids(nil), []string{"good", "bad"}; !slices.Equal(got, want) {
 			t.Fatalf("b.ids(nil) is %q, want %q", got, want)
 		}
-		if got := b.tries("bad"); got != 4 {
-			t.Fatalf(`b.tries("bad") is %d, want 4`, got)
-		}
+		b.triedTimes(t, "bad", 4)
 		if got := asked.Load(); got != 3 {
 			t.Fatalf("asked.Load is %d, want 3", got)
 		}
@@ -98,9 +96,7 @@ func TestTrap19_TheBackoffIsInTheRow(t *testing.T) {
 			eventually(t, "it was refused", func() bool { return attempts(t, db, "bad") == 1 })
 			kit.OK(t, f.Close())
 		}
-		if got := b.tries("bad"); got != 1 {
-			t.Fatalf(`b.tries("bad") is %d, want 1`, got)
-		}
+		b.triedTimes(t, "bad", 1)
 		if got := attempts(t, db, "bad"); got != 1 {
 			t.Fatalf(`attempts("bad") is %d, want 1`, got)
 		}
@@ -137,9 +133,7 @@ func TestTrap22_DeadAfterTheLastAttempt(t *testing.T) {
 		if !b.has("other", "next") {
 			t.Fatal(`b.has("other", "next") returned false: the key goes on`)
 		}
-		if got := b.tries("bad"); got != 3 {
-			t.Fatalf(`b.tries("bad") is %d, want 3`, got)
-		}
+		b.triedTimes(t, "bad", 3)
 		kit.WantNumber(t, db, 0, `SELECT COUNT(*) FROM once_blocked_keys`)
 
 		var (
@@ -179,9 +173,7 @@ func TestTrap11_UnacceptableDiesAtOnceAndAlone(t *testing.T) {
 				f := start(t, db, &pipelined{broker: b}, cfg)
 				put(t, db, config, "t", msg("first", "key"), msg("bad", "key"), msg("next", "key"), msg("other", "other"), msg("free", ""))
 				eventually(t, "it is dead", func() bool { return countDead(t, db) == 1 })
-				if got := b.tries("bad"); got != 1 {
-					t.Fatalf(`b.tries("bad") is %d, want 1`, got)
-				}
+				b.triedTimes(t, "bad", 1)
 				if after == forwarder.BlockKey {
 					eventually(t, "others are sent", func() bool { return b.has("first", "other", "free") && pending(t, db) == 1 })
 					kit.OK(t, f.Close())
@@ -414,12 +406,8 @@ func TestTopicHasItsOwnPolicy(t *testing.T) {
 		start(t, db, &pipelined{broker: b}, cfg)
 		eventually(t, "three are dead", func() bool { return count(t, db, `SELECT COUNT(*) FROM once_outbox_dead`) == 3 })
 		eventually(t, "the others are sent", func() bool { return b.has("after-mail", "after-other") })
-		if got := b.tries("payment"); got != 5 {
-			t.Fatalf(`b.tries("payment") is %d, want 5`, got)
-		}
-		if got := b.tries("mail"); got != 1 {
-			t.Fatalf(`b.tries("mail") is %d, want 1`, got)
-		}
+		b.triedTimes(t, "payment", 5)
+		b.triedTimes(t, "mail", 1)
 		if got := b.tries("other"); got != 3 {
 			t.Fatalf(`b.tries("other") is %d, want 3: as without a policy`, got)
 		}
@@ -445,9 +433,7 @@ func TestTopicHasItsOwnBackoff(t *testing.T) {
 		put(t, db, config, "quick", msg("quick", ""))
 		start(t, db, &pipelined{broker: b}, cfg)
 		eventually(t, "the quick one has had all attempts", func() bool { return b.tries("quick") == 20 })
-		if got := b.tries("slow"); got != 1 {
-			t.Fatalf(`b.tries("slow") is %d, want 1`, got)
-		}
+		b.triedTimes(t, "slow", 1)
 	})
 }
 

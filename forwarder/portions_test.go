@@ -177,9 +177,7 @@ func TestTrap23_NothingIsHeldWhilePublishing(t *testing.T) {
 	}
 	close(release)
 	drained(t, db)
-	if got := b.tries("0"); got != 1 {
-		t.Fatalf(`b.tries("0") is %d, want 1`, got)
-	}
+	b.triedTimes(t, "0", 1)
 }
 
 // Trap 24. Reads must stay fast while an open snapshot keeps deleted rows from being

@@ -37,12 +37,8 @@ func TestOlderVersionsAreIgnored(t *testing.T) {
 		same.UUID = "a6, again"
 		kit.OK(t, b.transport.Publish("accounts", same))
 		b.settle()
-		if got := b.effects("a"); got != "a2 a5 a6" {
-			t.Errorf("effects %s", got)
-		}
-		if got := b.effects("b"); got != "b1" {
-			t.Errorf("effects %s", got)
-		}
+		b.applied("a", "a2 a5 a6")
+		b.applied("b", "b1")
 		if left := b.entries(""); len(left) != 0 {
 			t.Errorf("left are %+v", left)
 		}
@@ -102,9 +98,7 @@ func TestConcurrentVersionsAreDecidedOneAfterAnother(t *testing.T) {
 					b.publish(c.second)
 				}
 				b.settle()
-				if got := b.effects("a"); got != c.want {
-					t.Errorf("effects %s, want %s", got, c.want)
-				}
+				b.applied("a", c.want)
 			})
 		}
 	})
@@ -226,9 +220,7 @@ func TestTrap117_NoEffectWithoutTheVersion(t *testing.T) {
 			if err := deliver(); err != nil {
 				t.Errorf("%s, not ignored: %v", c.name, err)
 			}
-			if got := b.effects("a"); got != c.effects {
-				t.Errorf("the effects are %s, want %s", got, c.effects)
-			}
+			b.applied("a", c.effects)
 		}
 	})
 }

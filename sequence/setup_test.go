@@ -234,3 +234,11 @@ func (b *bench) early(n int) {
 		return early == n
 	})
 }
+
+// applied checks which messages had an effect on the aggregate.
+func (b *bench) applied(aggregate, want string) {
+	b.Helper()
+	if got := b.effects(aggregate); got != want {
+		b.Errorf("effects %s, want %s", got, want)
+	}
+}

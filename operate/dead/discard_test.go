@@ -35,9 +35,7 @@ func TestDiscardDeletesAllLettersOrNone(t *testing.T) {
 		if err == nil || err.Error() != "dead: discard: dead letter 4711: not found" {
 			b.Fatalf(`got %v, want "deadletter: discard: dead letter 4711: not found"`, err)
 		}
-		if got := b.dead(); got != 3 {
-			b.Fatalf("dead is %d, want 3", got)
-		}
+		b.wantDead(3)
 		if got := b.Audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
@@ -47,12 +45,8 @@ func TestDiscardDeletesAllLettersOrNone(t *testing.T) {
 			b.Fatalf(`blocking("dead") is %d, want 1: another letter blocks the key`, got)
 		}
 		kit.OK(b, b.letters.Discard(b.Context(), ann, 1, 1))
-		if got := b.dead(); got != 0 {
-			b.Fatalf("dead is %d, want 0", got)
-		}
-		if got := b.pending(); got != 1 {
-			b.Fatalf("pending is %d, want 1", got)
-		}
+		b.wantDead(0)
+		b.wantPending(1)
 		if got := b.blocking("released"); got != 1 {
 			b.Fatalf(`blocking("released") is %d, want 1: the message that waited is the head now`, got)
 		}
@@ -92,9 +86,7 @@ func TestDiscardMatchingInBatches(t *testing.T) {
 		if n != 120 {
 			b.Fatalf("n is %d, want 120", n)
 		}
-		if got := b.dead(); got != 130 {
-			b.Fatalf("dead is %d, want 130", got)
-		}
+		b.wantDead(130)
 		n, err = b.letters.DiscardMatching(b.Context(), ann, everything)
 		kit.OK(b, err)
 		if n != 130 {
@@ -103,9 +95,7 @@ func TestDiscardMatchingInBatches(t *testing.T) {
 		if got := b.Audits(); len(got) != 250 {
 			b.Fatalf("%d audits, want 250: %q", len(got), got)
 		}
-		if got := b.pending(); got != 0 {
-			b.Fatalf("pending is %d, want 0", got)
-		}
+		b.wantPending(0)
 	})
 }
 
@@ -116,9 +106,7 @@ func TestReleaseUnblocksTheKey(t *testing.T) {
 			b.Fatalf("Release: got %v, want ErrNotBlocked", err)
 		}
 		kit.OK(b, b.letters.Release(b.Context(), ann, "key"))
-		if got := b.dead(); got != 3 {
-			b.Fatalf("dead is %d, want 3", got)
-		}
+		b.wantDead(3)
 		if got := b.blocking("released"); got != 1 {
 			b.Fatalf(`blocking("released") is %d, want 1`, got)
 		}

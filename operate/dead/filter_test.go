@@ -247,12 +247,8 @@ func TestBadFiltersAreRefused(t *testing.T) {
 				b.Fatalf("a list without elements is a condition: %s: %v", name, err)
 			}
 		}
-		if got := b.dead(); got != 1 {
-			b.Fatalf("dead is %d, want 1", got)
-		}
-		if got := b.pending(); got != 0 {
-			b.Fatalf("pending is %d, want 0", got)
-		}
+		b.wantDead(1)
+		b.wantPending(0)
 		if got := b.Audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
@@ -313,12 +309,8 @@ func TestBadActsAreRefused(t *testing.T) {
 				b.Fatalf(`got %v, want an error with "Canary, Window or StopOnFailure is set"`, err)
 			}
 		}
-		if got := b.dead(); got != 1 {
-			b.Fatalf("dead is %d, want 1", got)
-		}
-		if got := b.pending(); got != 0 {
-			b.Fatalf("pending is %d, want 0", got)
-		}
+		b.wantDead(1)
+		b.wantPending(0)
 		if got := b.Audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}

@@ -38,9 +38,7 @@ func TestReplayMatchingPutsLettersBack(t *testing.T) {
 		if want := []int{2}; !slices.Equal(progress, want) {
 			b.Fatalf("progress is %v, want %v", progress, want)
 		}
-		if got := b.dead(); got != 1 {
-			b.Fatalf("dead is %d, want 1", got)
-		}
+		b.wantDead(1)
 		want := []string{
 			"ann | replay | dead:1 | described | the queue is back",
 			"ann | replay | dead:2 | free | the queue is back",
@@ -103,9 +101,7 @@ func TestReplayNeedsForceWhenInboxesMayHaveForgotten(t *testing.T) {
 		if want := (operate.Report{Total: 1, Changed: 1}); !reflect.DeepEqual(counts(report), want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
-		if got := b.pending(); got != 3 {
-			b.Fatalf("pending is %d, want 3", got)
-		}
+		b.wantPending(3)
 	})
 }
 
@@ -150,16 +146,12 @@ func TestReplaysAtTheSameTime(t *testing.T) {
 			b.Fatalf("the number of replayed letters is %d, want %d",
 				done[0].Changed+done[1].Changed+done[2].Changed, letters)
 		}
-		if got := b.pending(); got != letters {
-			b.Fatalf("pending is %d, want %d", got, letters)
-		}
+		b.wantPending(letters)
 		b.WantNumber(letters, `SELECT COUNT(DISTINCT message_id) FROM once_outbox`)
 		if got := b.Audits(); len(got) != letters {
 			b.Fatalf("%d audits, want %d: %q", len(got), letters, got)
 		}
-		if got := b.dead(); got != 0 {
-			b.Fatalf("dead is %d, want 0", got)
-		}
+		b.wantDead(0)
 	})
 }
 
@@ -187,12 +179,8 @@ func TestReplayMatchingStopsWhenItsContextEnds(t *testing.T) {
 		if got := time.Since(began); got < 240*time.Millisecond {
 			b.Fatalf("time.Since(began) is %v, want at least %v: the rate was kept", got, 240*time.Millisecond)
 		}
-		if got := b.pending(); got != stopped {
-			b.Fatalf("pending is %d, want %d", got, stopped)
-		}
-		if got := b.dead(); got != 30-stopped {
-			b.Fatalf("dead is %d, want %d", got, 30-stopped)
-		}
+		b.wantPending(stopped)
+		b.wantDead(30 - stopped)
 		if got := b.Audits(); len(got) != stopped+1 { // one for the pause
 			b.Fatalf("%d audits, want %d: %q", len(got), stopped+1, got)
 		}
@@ -202,9 +190,7 @@ func TestReplayMatchingStopsWhenItsContextEnds(t *testing.T) {
 		if want := (operate.Report{Total: 3, Changed: 3}); !reflect.DeepEqual(counts(report), want) {
 			b.Fatalf("report is %+v, want %+v", report, want)
 		}
-		if got := b.pending(); got != stopped+3 {
-			b.Fatalf("pending is %d, want %d", got, stopped+3)
-		}
+		b.wantPending(stopped + 3)
 	})
 }
 
@@ -235,12 +221,8 @@ func TestReplayPutsAllLettersBackOrNone(t *testing.T) {
 		if err == nil || err.Error() != "dead: replay: dead letter 4711: not found" {
 			b.Fatalf(`got %v, want "deadletter: replay: dead letter 4711: not found"`, err)
 		}
-		if got := b.dead(); got != 3 {
-			b.Fatalf("dead is %d, want 3", got)
-		}
-		if got := b.pending(); got != 0 {
-			b.Fatalf("pending is %d, want 0", got)
-		}
+		b.wantDead(3)
+		b.wantPending(0)
 		if got := b.Audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
@@ -248,12 +230,8 @@ func TestReplayPutsAllLettersBackOrNone(t *testing.T) {
 		if err := b.letters.Replay(b.Context(), ann, 3, 1, 3); err != nil {
 			b.Fatalf("%v: in any order, and named twice", err)
 		}
-		if got := b.dead(); got != 1 {
-			b.Fatalf("dead is %d, want 1", got)
-		}
-		if got := b.pending(); got != 2 {
-			b.Fatalf("pending is %d, want 2", got)
-		}
+		b.wantDead(1)
+		b.wantPending(2)
 		got := b.Number(`SELECT COUNT(*) FROM once_blocked_keys AS b JOIN once_outbox AS o ON o.position = b.position
 			WHERE b.reason = 'replayed' AND o.message_id = 'a'`)
 		if got != 1 {
@@ -326,9 +304,7 @@ func TestDryRunShowsWhatReplayMatchingDoes(t *testing.T) {
 		if got := b.dead(); got != 4 {
 			b.Fatalf("dead is %d, want 4: nothing changed", got)
 		}
-		if got := b.pending(); got != 0 {
-			b.Fatalf("pending is %d, want 0", got)
-		}
+		b.wantPending(0)
 		if got := b.Audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
@@ -370,8 +346,6 @@ func TestDryRunOfTheSentLog(t *testing.T) {
 		if !reflect.DeepEqual(got, want) {
 			b.Fatalf("got %+v, want %+v", got, want)
 		}
-		if got := b.pending(); got != 0 {
-			b.Fatalf("pending is %d, want 0", got)
-		}
+		b.wantPending(0)
 	})
 }

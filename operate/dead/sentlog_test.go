@@ -86,9 +86,7 @@ func TestSentMessagesAreReplayed(t *testing.T) {
 		if got := b.Audits(); len(got) != 0 {
 			b.Fatalf("audits are %q, want none", got)
 		}
-		if got := b.pending(); got != 0 {
-			b.Fatalf("pending is %d, want 0", got)
-		}
+		b.wantPending(0)
 
 		report, err = b.log.ReplayMatching(b.Context(), ann, only, operate.Plan{})
 		kit.OK(b, err)
@@ -131,16 +129,12 @@ func TestReplayOfSentMessagesByID(t *testing.T) {
 		if want := "dead: sent log: replay: sent message 4711: not found"; err == nil || err.Error() != want {
 			b.Fatalf("got %v, want %q", err, want)
 		}
-		if got := b.pending(); got != 0 {
-			b.Fatalf("pending is %d, want 0", got)
-		}
+		b.wantPending(0)
 		kit.OK(b, b.log.Replay(b.Context(), ann, 2, 1))
 		if err := b.log.Replay(b.Context(), ann, 2); err != nil {
 			b.Fatalf("%v: the second time", err)
 		}
-		if got := b.pending(); got != 3 {
-			b.Fatalf("pending is %d, want 3", got)
-		}
+		b.wantPending(3)
 		if got := b.Audits(); len(got) != 3 {
 			b.Fatalf("%d audits, want 3: %q", len(got), got)
 		}

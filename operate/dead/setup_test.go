@@ -91,8 +91,11 @@ func counts(r operate.Replay) operate.Report {
 	return r.Report
 }
 
-func (b *bench) pending() int { b.Helper(); return b.Number(`SELECT COUNT(*) FROM once_outbox`) }
-func (b *bench) dead() int    { b.Helper(); return b.Number(`SELECT COUNT(*) FROM once_outbox_dead`) }
+func (b *bench) pending() int { b.Helper(); return b.Count(`once_outbox`) }
+func (b *bench) dead() int    { b.Helper(); return b.Count(`once_outbox_dead`) }
+
+func (b *bench) wantPending(n int) { b.Helper(); b.WantCount(n, `once_outbox`) }
+func (b *bench) wantDead(n int)    { b.Helper(); b.WantCount(n, `once_outbox_dead`) }
 
 func (b *bench) sent() int { b.Helper(); return b.Number(`SELECT COUNT(*) FROM once_outbox_sent`) }
 

@@ -91,9 +91,7 @@ func moveBatches(w *watch, inbox *dedup.Inbox) {
 	}
 	inFlight.Wait()
 	for outcome, want := range map[string]float64{"committed": 2, "rolled_back": 1} {
-		if got := w.value("once.dedup.batch.size", "once.outcome="+outcome); got != want {
-			w.Errorf("%v batches were %s, want %v", got, outcome, want)
-		}
+		w.want(want, "once.dedup.batch.size", "once.outcome="+outcome)
 	}
 }
 
@@ -132,26 +130,18 @@ func moveDedup(w *watch, seen *seen) {
 	for outcome, want := range map[string]float64{
 		"applied": 1, "duplicate": 1, "collision": 1, "invalid_id": 1, "undecodable": 1, "failed": 2, "undecided": 1,
 	} {
-		if got := w.value("once.dedup.handled", "once.outcome="+outcome); got != want {
-			w.Errorf("%v messages were %s, want %v", got, outcome, want)
-		}
+		w.want(want, "once.dedup.handled", "once.outcome="+outcome)
 	}
 	for _, since := range []string{"created", "published"} {
-		if got := w.value("once.dedup.lag", "once.since="+since); got != -1 {
-			w.Errorf("%v messages without a stamp have a lag since %s", got, since)
-		}
+		w.want(-1, "once.dedup.lag", "once.since="+since)
 	}
 	for outcome, want := range map[string]float64{"ok": 1, "failed": 3} {
-		if got := w.value("once.dedup.duration", "once.outcome="+outcome); got != want {
-			w.Errorf("%v durations were %s, want %v", got, outcome, want)
-		}
+		w.want(want, "once.dedup.duration", "once.outcome="+outcome)
 	}
 	moveBatches(w, inbox)
 	w.exec(db, `UPDATE once_inbox SET processed_at = now() - interval '31 days'`)
 	kit.Check(w, kit.Err(inbox.Sweep(w.Context())))
-	if got := w.value("once.dedup.swept", ""); got != 3 {
-		w.Errorf("%v rows were swept, want 3", got)
-	}
+	w.want(3, "once.dedup.swept", "")
 	moveDays(w, db)
 	moveLag(w, inbox)
 	moveSize(w, db, inbox, seen)
@@ -178,9 +168,7 @@ func moveDays(w *watch, db *sql.DB) {
 	kit.OK(w, tx.Rollback())
 	sweep()
 	for outcome, want := range map[string]float64{"created": 7, "emptied": 1, "dropped": 1, "blocked": 1} {
-		if got := w.value("once.dedup.days", "once.outcome="+outcome); got != want {
-			w.Errorf("%v days were %s, want %v", got, outcome, want)
-		}
+		w.want(want, "once.dedup.days", "once.outcome="+outcome)
 	}
 }
 
@@ -279,13 +267,9 @@ func moveRetry(w *watch, seen *seen) {
 	for outcome, want := range map[string]float64{
 		"again": 2, "parked": 1, "given_up": 2, "undecided": 1, "interrupted": 1, "early": 1, "handled": 5,
 	} {
-		if got := w.value("once.retry.attempts", "once.outcome="+outcome); got != want {
-			w.Errorf("%v attempts had the outcome %s, want %v", got, outcome, want)
-		}
+		w.want(want, "once.retry.attempts", "once.outcome="+outcome)
 	}
-	if got := w.value("once.retry.redelivered", ""); got != 1 {
-		w.Errorf("%v redelivered messages were parked, want 1", got)
-	}
+	w.want(1, "once.retry.redelivered", "")
 	if left := w.value("once.retry.waiting", ""); left != -1 {
 		w.Errorf("a closed consumer is still observed: %v", left)
 	}

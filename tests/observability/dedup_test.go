@@ -46,9 +46,7 @@ func TestInboxWithoutRetryKnowsTheDelivery(t *testing.T) {
 			t.Errorf("%s: %v", c.Message.UUID, err)
 		}
 	}
-	if got := w.value("once.dedup.lag", "once.since=created"); got != 1 {
-		t.Errorf("%v messages have a lag, want 1", got)
-	}
+	w.want(1, "once.dedup.lag", "once.since=created")
 	if n := len(w.named("handle t")); n != 2 {
 		t.Errorf("%d spans have the topic, want 2", n)
 	}
@@ -73,18 +71,14 @@ func moveLag(w *watch, inbox *dedup.Inbox) {
 		}
 	}
 	for since, want := range map[string]float64{"created": 2, "published": 1} {
-		if got := w.value("once.dedup.lag", "once.since="+since); got != want {
-			w.Errorf("%v messages have a lag since %s, want %v", got, since, want)
-		}
+		w.want(want, "once.dedup.lag", "once.since="+since)
 	}
 }
 
 // moveSize observes the size of an inbox that is partitioned by day, while its
 // retention runs and while its table is missing.
 func moveSize(w *watch, db *sql.DB, inbox *dedup.Inbox, seen *seen) {
-	if got := w.value("once.dedup.rows", "once.state=live"); got != -1 {
-		w.Errorf("%v rows are observed without Run", got)
-	}
+	w.want(-1, "once.dedup.rows", "once.state=live")
 	ctx, cancel := context.WithCancel(w.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- inbox.Run(ctx) }()
@@ -148,13 +142,9 @@ func moveInbox(w *watch, seen *seen) {
 	w.exec(db, `ALTER TABLE away RENAME TO once_parked`)
 	<-stored
 	for outcome, want := range map[string]float64{"stored": 2, "ignored": 1} {
-		if got := w.value("once.durable.received", "once.outcome="+outcome); got != want {
-			w.Errorf("%v messages were %s, want %v", got, outcome, want)
-		}
+		w.want(want, "once.durable.received", "once.outcome="+outcome)
 	}
-	if got := w.value("once.durable.store.duration", "once.outcome=ok"); got != 3 {
-		w.Errorf("%v batches were stored, want 3", got)
-	}
+	w.want(3, "once.durable.store.duration", "once.outcome=ok")
 	seen.look(w)
 	kit.Check(w, router.Close())
 	kit.Check(w, <-ended)
@@ -196,9 +186,7 @@ func moveSequence(w *watch, seen *seen) {
 	for _, outcome := range []string{
 		"applied", "stale", "held", "given_up", "merged", "applied_with_gap", "failed", "unversioned", "invalid", "undecided",
 	} {
-		if got := w.value("once.sequence.handled", "once.outcome="+outcome); got != 1 {
-			w.Errorf("%v were %s, want 1", got, outcome)
-		}
+		w.want(1, "once.sequence.handled", "once.outcome="+outcome)
 	}
 	seen.look(w)
 }

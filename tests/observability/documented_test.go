@@ -181,13 +181,9 @@ func moveOutbox(w *watch, seen *seen) {
 		w.Error("publishing in a failed transaction worked")
 	}
 	for outcome, want := range map[string]float64{"stored": 2, "refused": 1, "failed": 1} {
-		if got := w.value("once.outbox.published", "once.outcome="+outcome); got != want {
-			w.Errorf("%v %s, want %v", got, outcome, want)
-		}
+		w.want(want, "once.outbox.published", "once.outcome="+outcome)
 	}
-	if got := w.value("once.outbox.publish.duration", ""); got != 1 {
-		w.Errorf("%v durations, want 1", got)
-	}
+	w.want(1, "once.outbox.publish.duration", "")
 	seen.look(w)
 }
 
@@ -260,13 +256,9 @@ func moveForwarder(w *watch, seen *seen) {
 	})
 	seen.look(w)
 	for name, want := range map[string]float64{"refused": 2, "unacceptable": 1, "unavailable": 1} {
-		if got := w.value("once.forwarder.published", "once.outcome="+name); got != want {
-			w.Errorf("%v answers were %s, want %v", got, name, want)
-		}
+		w.want(want, "once.forwarder.published", "once.outcome="+name)
 	}
-	if got := w.value("once.forwarder.deferred", "once.reason=refused"); got != 1 {
-		w.Errorf("%v messages were deferred, want 1", got)
-	}
+	w.want(1, "once.forwarder.deferred", "once.reason=refused")
 	if got, want := w.value("once.forwarder.confirm.duration", ""), w.value("once.forwarder.published", "once.outcome=confirmed"); got > want {
 		w.Errorf("%v durations of %v confirms", got, want)
 	}

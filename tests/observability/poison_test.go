@@ -64,13 +64,9 @@ func movePoison(w *watch, seen *seen) {
 	change := func(*message.Message) error { return nil }
 	kit.OK(w, kit.Err(entries.Edit(w.Context(), act, page.Rows[2].ID, change, quarantine.EditOptions{})))
 	for name, want := range map[string]float64{"discarded": 1, "replayed": 1, "failed_again": 1, "edited": 1} {
-		if got := w.value("once.poison."+name, ""); got != want {
-			w.Errorf("%v %s, want %v", got, name, want)
-		}
+		w.want(want, "once.poison."+name, "")
 	}
-	if got := w.value("once.poison.quarantined", "once.reason="+page.Rows[1].Reason); got != 2 {
-		w.Errorf("%v quarantined, want 2", got)
-	}
+	w.want(2, "once.poison.quarantined", "once.reason="+page.Rows[1].Reason)
 	seen.look(w)
 	w.exec(db, `ALTER TABLE once_parked RENAME TO elsewhere`)
 	w.eventually("entries are not known", func() bool { return w.value("once.poison.entries", "") == -1 })
@@ -146,9 +142,7 @@ func TestConfiguredConsumersHaveTheirOwnSeries(t *testing.T) {
 		w.fail(store, consumer, "", poison.ReasonFailed, nil)
 	}
 	for consumer, want := range map[string]float64{"payments": 2, "inventory": 1, "other": 3} {
-		if got := w.value("once.poison.quarantined", "once.consumer="+consumer+" once.reason=failed"); got != want {
-			w.Errorf("%v of %s, want %v", got, consumer, want)
-		}
+		w.want(want, "once.poison.quarantined", "once.consumer="+consumer+" once.reason=failed")
 	}
 	if n := len(w.instruments()["once.poison.quarantined"].series); n != 3*len(chain.Reasons) {
 		t.Errorf("%d series", n)

@@ -50,20 +50,14 @@ func moveRabbit(w *watch, seen *seen) {
 	if err := p.Publish(roomy, message.NewMessage("6", nil)); !errors.Is(err, rabbit.ErrClosed) {
 		w.Errorf("a closed publisher: %v", err)
 	}
-	if got := w.value("once.rabbit.connected", ""); got != -1 {
-		w.Errorf("a closed publisher is still observed: %v", got)
-	}
+	w.want(-1, "once.rabbit.connected", "")
 	seen.look(w)
 	for outcome, want := range map[string]float64{
 		"confirmed": 2, "nacked": 1, "returned": 1, "refused": 1, "invalid": 1, "too_large": 1, "closed": 1,
 	} {
-		if got := w.value("once.rabbit.published", "once.outcome="+outcome); got != want {
-			w.Errorf("%v %s, want %v", got, outcome, want)
-		}
+		w.want(want, "once.rabbit.published", "once.outcome="+outcome)
 	}
-	if got := w.value("once.rabbit.confirm.duration", ""); got != 2 {
-		w.Errorf("%v durations of 2 confirms", got)
-	}
+	w.want(2, "once.rabbit.confirm.duration", "")
 }
 
 // odd is a marshaler. Messages with certain ids cannot be marshaled, or cannot be sent afterwards.
@@ -112,9 +106,7 @@ func troubleRabbit(w *watch, seen *seen) {
 	seen.look(w)
 	broker.Kill()
 	w.awaitValue(1, "once.rabbit.connects", "once.outcome=failed")
-	if got := w.value("once.rabbit.connected", ""); got != 0 {
-		w.Errorf("connected is %v without a broker", got)
-	}
+	w.want(0, "once.rabbit.connected", "")
 	seen.look(w)
 }
 
@@ -250,15 +242,9 @@ func moveSubscriber(w *watch, seen *seen) {
 	w.awaitValue(1, "once.subscriber.recovered", "once.reason=connection")
 	w.awaitValue(2, "once.subscriber.connects", "once.outcome=ok")
 	seen.look(w)
-	if got := w.value("once.subscriber.delivered", "once.outcome=first"); got != float64(sent) {
-		w.Errorf("%v first deliveries of %d messages", got, sent)
-	}
-	if got := w.value("once.subscriber.delivered", "once.outcome=redelivered"); got != 2 {
-		w.Errorf("%v redeliveries, want 2", got)
-	}
-	if got := w.value("once.subscriber.handle.duration", ""); got != 5 {
-		w.Errorf("%v durations of 5 answers", got)
-	}
+	w.want(float64(sent), "once.subscriber.delivered", "once.outcome=first")
+	w.want(2, "once.subscriber.delivered", "once.outcome=redelivered")
+	w.want(5, "once.subscriber.handle.duration", "")
 
 	// The metrics add up the subscribers of one process.
 	config = queue(broker.URL)
@@ -273,9 +259,7 @@ func moveSubscriber(w *watch, seen *seen) {
 	next().Nack()
 	next().Ack()
 	w.awaitValue(1, "once.subscriber.settled", "once.outcome=dropped")
-	if got := w.value("once.subscriber.connected", ""); got != 1 {
-		w.Errorf("connected is %v with one subscriber", got)
-	}
+	w.want(1, "once.subscriber.connected", "")
 	w.subscriber(queue("amqp://127.0.0.1:1/"), rabbit.SubscriberConfig{})
 	w.awaitValue(1, "once.subscriber.connects", "once.outcome=failed")
 	kit.Check(w, other.Close())

@@ -32,9 +32,7 @@ func moveReconcile(w *watch, seen *seen) {
 		"once.reconcile.found":    {"once.reason=missing": 2, "once.reason=phantom": 1},
 	} {
 		for one, want := range series {
-			if got := w.value(name, one); got != want {
-				w.Errorf("%s{%s} is %v, want %v", name, one, got, want)
-			}
+			w.want(want, name, one)
 		}
 	}
 	seen.look(w)

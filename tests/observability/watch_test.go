@@ -252,3 +252,11 @@ func (e outcomeError) Error() string      { return string(e) }
 func (e outcomeError) Refused() bool      { return e == "refused" }
 func (e outcomeError) Unacceptable() bool { return e == "unacceptable" }
 func (e outcomeError) Unavailable() bool  { return e == "unavailable" }
+
+// want reports a series that does not have the value.
+func (w *watch) want(value float64, name, series string) {
+	w.Helper()
+	if got := w.value(name, series); got != value {
+		w.Errorf("%s{%s} is %v, want %v", name, series, got, value)
+	}
+}

@@ -69,18 +69,12 @@ func (c *cursor) reads(r ...Reach) {
 func TestCursorPassesWhenAllWritersHaveEnded(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(6, 100, 107)) // 100 is open, and may have taken a position from 1 to 5
-	if c.low != 0 {
-		t.Fatalf("c.low is %d, want 0", c.low)
-	}
+	c.at(t, 0)
 	c.reads(snapshot(0, 100, 108))
 	c.reads(snapshot(0, 105, 108)) // 105 is open, and may have taken one of these positions, too
-	if c.low != 0 {
-		t.Fatalf("c.low is %d, want 0", c.low)
-	}
+	c.at(t, 0)
 	c.reads(snapshot(0, 108, 110))
-	if c.low != 6 {
-		t.Fatalf("c.low is %d, want 6", c.low)
-	}
+	c.at(t, 6)
 }
 
 // A sweep reads the transaction ids first, and then the rows. A transaction that begins
@@ -90,13 +84,9 @@ func TestCursorWaitsForAWriterThatBeganDuringARead(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(6, 107, 107)) // no open transaction is known
 	c.reads(snapshot(0, 107, 108)) // transaction 107 had begun during the first sweep
-	if c.low != 0 {
-		t.Fatalf("c.low is %d, want 0", c.low)
-	}
+	c.at(t, 0)
 	c.reads(snapshot(0, 108, 108))
-	if c.low != 6 {
-		t.Fatalf("c.low is %d, want 6", c.low)
-	}
+	c.at(t, 6)
 }
 
 // The ceiling counts only transactions that have ended. While transaction 107 ended,
@@ -115,13 +105,9 @@ func TestCursorWaitsForATransactionOfOurOwn(t *testing.T) {
 	read(snapshot(7, 108, 108))
 	c.wrote(early) // this transaction has the id 109, and began after 6 was read
 	read(snapshot(0, 108, 110))
-	if c.low != 0 {
-		t.Fatalf("c.low is %d, want 0", c.low)
-	}
+	c.at(t, 0)
 	read(snapshot(0, 110, 110))
-	if c.low != 6 {
-		t.Fatalf("c.low is %d, want 6", c.low)
-	}
+	c.at(t, 6)
 }
 
 // The cursor passes the positions that a refill has read, although sweeps leave out the
@@ -131,9 +117,7 @@ func TestCursorPassesWhatARefillHasRead(t *testing.T) {
 	c.reads(snapshot(6, 10, 10))
 	c.refillRead(90)
 	c.reads(snapshot(0, 10, 10), snapshot(0, 12, 12))
-	if c.low != 90 {
-		t.Fatalf("c.low is %d, want 90", c.low)
-	}
+	c.at(t, 90)
 }
 
 func TestCursorForgetsWhatWasSeenBeforeARewind(t *testing.T) {
@@ -151,22 +135,16 @@ func TestCursorForgetsWhatWasSeenBeforeARewind(t *testing.T) {
 	_, settled = c.sights()
 	c.rewind(4)
 	c.advance(snapshot(9, 10, 10), settled) // this sweep began before the rewind
-	if c.low != 0 {
-		t.Fatalf("c.low is %d, want 0", c.low)
-	}
+	c.at(t, 0)
 }
 
 func TestCursorDoesNotPassWhatAShortReadLeft(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(100, 10, 10))
 	c.reads(Reach{Highest: 50, Covered: 50, Horizon: 10, Ceiling: 10}) // more rows were committed late than a sweep returns
-	if c.low != 50 {
-		t.Fatalf("c.low is %d, want 50", c.low)
-	}
+	c.at(t, 50)
 	c.reads(snapshot(70, 10, 10))
-	if c.low != 100 {
-		t.Fatalf("c.low is %d, want 100", c.low)
-	}
+	c.at(t, 100)
 }
 
 func TestCursorBoundsItsMarks(t *testing.T) {
@@ -174,34 +152,24 @@ func TestCursorBoundsItsMarks(t *testing.T) {
 	for i := range int64(1000) {
 		c.reads(snapshot(i+1, 10, 20+i))
 	}
-	if c.low != 0 {
-		t.Fatalf("c.low is %d, want 0", c.low)
-	}
+	c.at(t, 0)
 	if len(c.marks) != maxMarks {
 		t.Fatalf("%d marks, want %d: %+v", len(c.marks), maxMarks, c.marks)
 	}
 	c.reads(snapshot(0, 2000, 2000))
 	c.reads(snapshot(0, 2000, 2000))
-	if c.low != 1000 {
-		t.Fatalf("c.low is %d, want 1000", c.low)
-	}
+	c.at(t, 1000)
 }
 
 func TestCursorRewinds(t *testing.T) {
 	var c cursor
 	c.reads(snapshot(9, 10, 10))
 	c.reads(snapshot(0, 10, 10))
-	if c.low != 9 {
-		t.Fatalf("c.low is %d, want 9", c.low)
-	}
+	c.at(t, 9)
 	c.rewind(20)
-	if c.low != 9 {
-		t.Fatalf("c.low is %d, want 9", c.low)
-	}
+	c.at(t, 9)
 	c.rewind(4)
-	if c.low != 4 {
-		t.Fatalf("c.low is %d, want 4", c.low)
-	}
+	c.at(t, 4)
 	c.reads(snapshot(0, 10, 10))
 	if c.low != 4 {
 		t.Fatalf("c.low is %d, want 4: nothing above has been seen since", c.low)
@@ -214,13 +182,9 @@ func TestCursorPassesNothingAboveARewindByAReadUnderWay(t *testing.T) {
 	c.reads(snapshot(9, 9, 11)) // a transaction is open, so a mark is set but not passed
 	c.rewind(4)
 	c.reads(snapshot(12, 20, 20)) // this sweep began before the rewind
-	if c.low != 4 {
-		t.Fatalf("c.low is %d, want 4", c.low)
-	}
+	c.at(t, 4)
 	c.reads(snapshot(9, 20, 20))
-	if c.low != 12 {
-		t.Fatalf("c.low is %d, want 12", c.low)
-	}
+	c.at(t, 12)
 }
 
 func TestCursorStartsAgainWhenTransactionIDsGoBack(t *testing.T) {
@@ -228,9 +192,7 @@ func TestCursorStartsAgainWhenTransactionIDsGoBack(t *testing.T) {
 	c.reads(snapshot(9, 10, 10))
 	c.reads(snapshot(0, 10, 10))
 	c.reads(snapshot(3, 5, 5)) // another server, which lagged behind, has taken over
-	if c.low != 0 {
-		t.Fatalf("c.low is %d, want 0", c.low)
-	}
+	c.at(t, 0)
 }
 
 // A settlement is a transaction of the forwarder. When it has ended, reads begin above
@@ -275,5 +237,12 @@ func TestReadsBeginAboveWhatWasReadBeforeASettlement(t *testing.T) {
 		if wrote != (from == 1) {
 			t.Errorf("wrote is %t, and the last read began above position %d", wrote, from)
 		}
+	}
+}
+
+func (c *cursor) at(t *testing.T, want int64) {
+	t.Helper()
+	if c.low != want {
+		t.Fatalf("the cursor is at %d, want %d", c.low, want)
 	}
 }
