@@ -43,8 +43,7 @@ func (a *afterwards) expect(calls ...string) {
 }
 
 func TestAfterCommitSeesTheCommit(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		a := afterwards{b: b}
 		fail := true
 		h := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {

@@ -353,8 +353,7 @@ func TestResetAllIsNotTakenForTheEndOfTheTransaction(t *testing.T) {
 // ignores the error.
 func TestHandlerThatEndsItsTransactionPublishesNothing(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		for _, ignore := range []bool{false, true} {
 			_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 				tx, _ := dedup.TxFromContext(msg.Context())

@@ -97,8 +97,7 @@ func TestOtherConsumerNameThanThatOfRetryIsRefused(t *testing.T) {
 // error. If the handler itself chooses a disposition, it must be kept.
 func TestErrorOfTheDatabaseUnderAHandlerIsNotItsFailure(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		full, locked, refused := &pq.Error{Code: "53100"}, &pq.Error{Code: "40P01"}, &pq.Error{Code: "23505"}
 		kinds := map[error]chain.Kind{
 			errors.Join(errHandler, full): chain.Undecided,

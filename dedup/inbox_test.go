@@ -66,8 +66,7 @@ func TestUndecodableMessageIsNotHandled(t *testing.T) {
 // back both, and the next delivery must be handled.
 func TestFailedMessageIsNotRemembered(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		fail := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			if err := write(msg.Context(), msg); err != nil {
 				return nil, err
@@ -89,8 +88,7 @@ func TestFailedMessageIsNotRemembered(t *testing.T) {
 // each other. They must fail permanently, because no retry helps.
 func TestUnusableIDIsAPermanentFailure(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		for name, id := range map[string]string{
 			"empty": "", "too long": strings.Repeat("x", 256), "NUL": "a\x00b", "invalid UTF-8": "a\xff",
 		} {
@@ -107,8 +105,7 @@ func TestUnusableIDIsAPermanentFailure(t *testing.T) {
 // Trap 40. Another message with a used id must not be skipped as a duplicate.
 func TestSameIDWithAnotherPayloadIsACollision(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		handle := b.inbox.Middleware(apply)
 		kit.OK(t, kit.Err(handle(message.NewMessage("m1", []byte("one")))))
 		_, err := handle(message.NewMessage("m1", []byte("two")))
@@ -150,8 +147,7 @@ func TestPanicOfAHandlerRollsBack(t *testing.T) {
 // permanent.
 func TestHandlerThatEndsItsTransactionFailsPermanently(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		for id, end := range map[string]func(tx *sql.Tx) error{"m1": (*sql.Tx).Rollback, "m2": (*sql.Tx).Commit} {
 			for _, produced := range [][]*message.Message{nil, {toTopic("e1")}} {
 				_, err := b.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {

@@ -90,8 +90,7 @@ func TestProducedMessagesKeepTheirOwnCauseAndTenant(t *testing.T) {
 
 func TestInboxStoresTheTenant(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		msg := message.NewMessage("m1", nil)
 		outbox.SetTenant(msg, "ac\x00me")
 		kit.OK(t, kit.Err(b.inbox.Middleware(apply)(msg)))
@@ -104,8 +103,7 @@ func TestInboxStoresTheTenant(t *testing.T) {
 
 func TestProducedMessagesAreRolledBackWithTheEffect(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		if _, err := b.inbox.Middleware(produce("e1", errHandler))(message.NewMessage("m1", nil)); !errors.Is(err, errHandler) {
 			t.Fatal(err)
 		}
@@ -134,8 +132,7 @@ func TestProducedMessagesThatCannotBeStoredArePermanent(t *testing.T) {
 		"nil":            {nil},
 		"returned twice": {same, with("b", "c"), same},
 	}
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		for name, produced := range invalid {
 			returns := func(msg *message.Message) ([]*message.Message, error) {
 				for _, p := range produced {

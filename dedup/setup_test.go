@@ -33,6 +33,12 @@ type bench struct {
 	inbox *dedup.Inbox
 }
 
+// eachDatabase runs test with each kind of database.
+func eachDatabase(t *testing.T, test func(t *testing.T, b *bench)) {
+	t.Helper()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) { test(t, newBench(t, db, nil)) })
+}
+
 func newBench(t *testing.T, db kit.Database, change func(*dedup.Config)) *bench {
 	t.Helper()
 	return newBenchIn(t, db, schema.Config{}, change)

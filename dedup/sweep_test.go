@@ -80,8 +80,7 @@ func TestSweepRemovesOnlyExpiredRows(t *testing.T) {
 // remember it until then. The sweep must distinguish two consumers of the same message.
 func TestMessageThatMayRunAgainIsRemembered(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		ctx, store := t.Context(), b.store()
 		b.handle(apply, "waiting", "quarantined", "others", "resolved", "discarded", "gone")
 		park := func(who, id string) {
@@ -116,8 +115,7 @@ func TestMessageThatMayRunAgainIsRemembered(t *testing.T) {
 // The entries of a replay are kept until the replay has finished.
 func TestEntriesOfAFinishedReplayAreRemoved(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		d := &parkedrows.Delivery{Consumer: consumer, Topic: "t"}
 		for _, state := range []string{"paused", "stopped", "finished"} {
 			kit.OK(t, kit.Err(b.store().Quarantine(t.Context(), d, message.NewMessage(state, nil), parkedrows.Failure{Err: errHandler}, nil)))

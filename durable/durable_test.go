@@ -23,8 +23,7 @@ import (
 )
 
 func TestMessageIsAckedBeforeItsHandlerReturns(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		release := make(chan struct{})
 		// With SQLite, nothing else can be stored while a handler runs in its transaction. So
 		// all messages must be stored together, before the first handler is called.
@@ -69,8 +68,7 @@ func TestMessagesAreStoredInBatches(t *testing.T) {
 }
 
 func TestPartialBatchIsStoredAfterBatchWait(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.run(durable.Config{BatchWait: 50 * time.Millisecond}, fine)
 		began := time.Now()
 		msgs := messages("m1")
@@ -97,8 +95,7 @@ func TestBatchIsLimitedByBytes(t *testing.T) {
 // An unusable message is quarantined unchanged, and the messages stored with it are
 // handled.
 func TestUnusableMessagesAreQuarantined(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.run(durable.Config{BatchWait: 100 * time.Millisecond}, fine)
 		msgs := messages("m1", "", strings.Repeat("x", 6400), "nul\x00", "bad\xff", "undecodable", "m2")
 		why := map[string]string{}
@@ -130,8 +127,7 @@ func TestUnusableMessagesAreQuarantined(t *testing.T) {
 func TestTrap34CopiesAreHandledOnce(t *testing.T) {
 	for _, keep := range []time.Duration{0, time.Hour} {
 		t.Run(fmt.Sprint("kept ", keep), func(t *testing.T) {
-			kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-				b := newBench(t, db)
+			eachDatabase(t, func(t *testing.T, b *bench) {
 				b.run(durable.Config{KeepHandled: keep}, fine)
 				for range 3 {
 					msgs := messages("m1", "m1", "m2")
@@ -284,8 +280,7 @@ func (b *bench) handledSoFar() []string {
 // One tenant has thousands of waiting messages, and some of them are claimed. The
 // messages of a small tenant arrive last. They must still be handled soon.
 func TestTenantWithFewMessagesIsServedSoon(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		for range 5 {
 			many := ofTenant("many", 1000)
 			for n, msg := range many {

@@ -18,8 +18,7 @@ import (
 )
 
 func TestTrap73MessagesStayUnackedWhileTableIsMissing(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.run(durable.Config{BatchSize: 2}, fine)
 		b.Exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 		msgs := messages("m1", "m2", "m3", "m4")
@@ -54,8 +53,7 @@ func TestOutageStopsReceiving(t *testing.T) {
 // at its consumer timeout, which is longer. This also holds for messages that arrive
 // during the outage.
 func TestTrap46MessagesAreNackedAfterUnackedWait(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.run(durable.Config{BatchSize: 1, UnackedWait: 200 * time.Millisecond}, fine)
 		b.Exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 		msgs := messages("m1", "m2")
@@ -73,8 +71,7 @@ func TestTrap46MessagesAreNackedAfterUnackedWait(t *testing.T) {
 
 // Close does not wait for a database that cannot be reached. It nacks the messages.
 func TestCloseNacksMessagesThatCannotBeStored(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.run(durable.Config{}, fine)
 		b.Exec(`ALTER TABLE once_parked RENAME TO elsewhere`)
 		msgs := messages("m1")

@@ -102,8 +102,7 @@ func TestSuccessPassesThrough(t *testing.T) {
 // redelivered.
 func TestTrap71UndecidedFailureIsNotQuarantined(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		undecided := fmt.Errorf("retry: %w", chain.HandBack(errHandler))
 		if err := b.handle("payments", message.NewMessage("m1", nil), failing(undecided)); !errors.Is(err, errHandler) {
 			t.Fatalf("got %v, want the error back", err)
@@ -131,8 +130,7 @@ func TestTrap54FailureDuringShutdownIsNotQuarantined(t *testing.T) {
 // stored, although the context of the message has ended.
 func TestTrap43ExpiredContextDoesNotPreventTheEntry(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 		defer cancel()
 		kit.OK(t, b.handle("payments", message.NewMessageWithContext(ctx, "m1", nil), failing(ctx.Err())))
@@ -161,8 +159,7 @@ func TestTrap43UnstoredMessageIsNotAcked(t *testing.T) {
 // Every message can be stored, whatever bytes it contains.
 func TestTrap69EveryMessageCanBeStored(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		nasty := "\x00\xff\xfe" + noise(4000)
 		for _, id := range []string{"", nasty, "\xff", "a\x00"} {
 			msg := message.NewMessage(id, []byte(nasty))
@@ -201,8 +198,7 @@ func noise(n int) string {
 // payload.
 func TestTrap39MessagesWithoutIDAreAllStored(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		for range 3 {
 			kit.OK(t, b.handle("payments", message.NewMessage("", []byte("same")), failing(errHandler)))
 		}
@@ -216,8 +212,7 @@ func TestTrap39MessagesWithoutIDAreAllStored(t *testing.T) {
 // its next attempt, the row is quarantined.
 func TestFailedCopyQuarantinesTheWaitingRow(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		d := &parkedrows.Delivery{Consumer: "payments", Topic: "orders.placed"}
 		waiting := parkedrows.Failure{Err: errHandler, Attempts: 3, Rounds: 1}
 		kit.OK(t, b.parked.Park(t.Context(), d, message.NewMessage("m1", nil), waiting, time.Hour))

@@ -274,8 +274,7 @@ func (w *witness) check(t *testing.T, handled int, crashed string) {
 // A redelivered message may have killed the process. It must be parked before its
 // handler runs again, so that its row can count crashes.
 func TestTrap48RedeliveredMessageIsParkedBeforeItsHandlerRuns(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		seen := make(chan []rows.Row, 1)
 		b.run(func(msg *message.Message) error {
 			seen <- b.entries("")

@@ -25,8 +25,7 @@ import (
 // attempt is counted.
 func TestEarlyMessageIsParkedWithoutAnAttempt(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		var calls atomic.Int32
 		b.run(func(*message.Message) error {
 			calls.Add(1)
@@ -89,8 +88,7 @@ func TestRedeliveredMessageThatCannotBeParkedIsNacked(t *testing.T) {
 // content.
 func TestRedeliveredMessageThatCannotBeDecodedIsNotParked(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.runNamed(consumer, topic, neverCalled(t))
 		msg := message.NewMessage("m1", []byte("raw"))
 		msg.Metadata["once_redelivered"] = "true"

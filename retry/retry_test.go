@@ -21,8 +21,7 @@ import (
 // acked. When the handler succeeds, the row of the message must be removed.
 func TestFailingMessageIsParkedAndHandledLater(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		var calls atomic.Int32
 		done := make(chan *message.Message, 1)
 		b.run(func(msg *message.Message) error {
@@ -50,8 +49,7 @@ func TestFailingMessageIsParkedAndHandledLater(t *testing.T) {
 
 func TestMessageIsQuarantinedAfterLastRound(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		var calls atomic.Int32
 		b.run(func(*message.Message) error {
 			return fmt.Errorf("call %d: %w", calls.Add(1), errHandler)
@@ -70,8 +68,7 @@ func TestMessageIsQuarantinedAfterLastRound(t *testing.T) {
 
 func TestPermanentErrorIsQuarantinedAtOnce(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		var calls atomic.Int32
 		b.run(func(*message.Message) error {
 			calls.Add(1)
@@ -87,8 +84,7 @@ func TestPermanentErrorIsQuarantinedAtOnce(t *testing.T) {
 
 func TestAfterSetsDelay(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		var calls atomic.Int32
 		b.run(func(*message.Message) error {
 			calls.Add(1)
@@ -137,8 +133,7 @@ func TestTrap65PanicIsRetriedAndQuarantined(t *testing.T) {
 // get the original context and message.
 func TestTrap57EachTryGetsOriginalMessageAndContext(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		var calls atomic.Int32
 		problems := make(chan string, 10)
 		b.run(func(msg *message.Message) error {
@@ -223,8 +218,7 @@ func TestTrap54FailureDuringShutdownIsNotCharged(t *testing.T) {
 // must be able to finish, and their contexts must not be cancelled.
 func TestTrap54CancelledRouterLetsParkedMessagesFinish(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		ctx, cancel := context.WithCancel(t.Context())
 		sub := b.retries.Subscriber(consumer, b.transport)
 		messages, err := sub.Subscribe(ctx, topic)
@@ -255,8 +249,7 @@ func TestTrap54CancelledRouterLetsParkedMessagesFinish(t *testing.T) {
 // the row.
 func TestTrap70AckWithoutSuccessDoesNotResolve(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		swallow := func(h message.HandlerFunc) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) {
 				_, _ = h(msg)
@@ -299,8 +292,7 @@ func TestMiddlewareWithoutSubscriberParksNothing(t *testing.T) {
 // context of the message ends. After Close, the consumer does not count as running.
 func TestSubscriberWithoutMiddlewareResolvesAckedMessage(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		contexts := make(chan context.Context, 1)
 		b.runWith(func(msg *message.Message) error {
 			contexts <- msg.Context()

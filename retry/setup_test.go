@@ -81,6 +81,12 @@ type bench struct {
 // quick is a policy for tests: two rounds of two tries each.
 var quick = retry.Policy{Immediate: 1, Delayed: 1, Base: 10 * time.Millisecond, Jitter: -1}
 
+// eachDatabase runs test with each kind of database.
+func eachDatabase(t *testing.T, test func(t *testing.T, b *bench)) {
+	t.Helper()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) { test(t, newBench(t, db, nil)) })
+}
+
 func newBench(t *testing.T, db kit.Database, change func(*retry.Config)) *bench {
 	t.Helper()
 	b := &bench{Bench: kit.NewBench(t, db, schema.Config{}), transport: newTransport()}

@@ -44,8 +44,7 @@ func apply(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 // The inbox must not skip a retry or a replay of a failed message as a duplicate.
 func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		var mu sync.Mutex
 		calls := 0
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
@@ -70,8 +69,7 @@ func TestTrap38RetriesAndReplaysAreNoDuplicates(t *testing.T) {
 // get a new transaction, and the writes of the first try must be rolled back.
 func TestTrap55EachTryHasItsOwnTransaction(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		calls := 0
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			calls++
@@ -94,8 +92,7 @@ func TestTrap55EachTryHasItsOwnTransaction(t *testing.T) {
 // given up on, or returned to the transport.
 func TestTrap59WritesOfFailedAttemptAreNotCommitted(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.runOnce(func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {
 			err := apply(ctx, tx, msg)
 			switch msg.UUID {

@@ -52,8 +52,7 @@ func (b *bench) quarantineFor(told chan<- poison.Entry, logs *kit.Logs) *poison.
 // Damaged rows, and rows over their crash budget, must be quarantined like all other
 // messages. Each must cause one entry, one call of the hook and one line in the log.
 func TestUnrunnableRowsPassThroughTheChain(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.putUnrunnable(false)
 		told, logs := make(chan poison.Entry, 10), &kit.Logs{}
 		var mu sync.Mutex
@@ -91,8 +90,7 @@ func TestUnrunnableRowsPassThroughTheChain(t *testing.T) {
 // handler may run must reach the quarantine of its own handler, even if it is the first
 // message of its consumer.
 func TestUnrunnableRowsReachTheQuarantineOfTheirChain(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		other, own := make(chan poison.Entry, 10), make(chan poison.Entry, 10)
 		_ = b.quarantineFor(other, &kit.Logs{}).Middleware(nil) // quarantine of another handler, created first
 		b.putUnrunnable(false)
@@ -148,8 +146,7 @@ func TestUnrunnableRowsAreKeptWithoutPoison(t *testing.T) {
 // A middleware outside of poison may return nil without calling the next middleware. The
 // rows must still be kept.
 func TestUnrunnableRowsOutliveAnAck(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.putUnrunnable(false)
 		acked := make(chan struct{}, 10)
 		swallow := func(message.HandlerFunc) message.HandlerFunc {
@@ -213,8 +210,7 @@ func TestKeyOrderAfterUnrunnableRows(t *testing.T) {
 // If the process stops while the middlewares handle an unrunnable row, the row must be
 // released.
 func TestUnrunnableRowIsGivenBackAtShutdown(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.putUnrunnable(false)
 		entered, told := make(chan struct{}, 10), make(chan poison.Entry, 10)
 		untilClosing := func(h message.HandlerFunc) message.HandlerFunc {

@@ -24,8 +24,7 @@ import (
 // Waiting does not count as an attempt.
 func TestEarlyVersionIsHeldUntilEarlierOnesArrive(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.run(hold, nil)
 		b.publish("a3", "a2", "b1")
 		b.early(2)
@@ -46,8 +45,7 @@ func TestEarlyVersionIsHeldUntilEarlierOnesArrive(t *testing.T) {
 // wait for the next poll.
 func TestNextVersionIsHandledAtOnce(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.poll = time.Hour
 		b.run(hold, nil)
 		b.publish("a3", "a2")
@@ -62,8 +60,7 @@ func TestNextVersionIsHandledAtOnce(t *testing.T) {
 // due immediately.
 func TestNextVersionIsFoundWhileItIsParkedAgain(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		config := hold
 		config.Window = 24 * time.Hour
 		b.atOnce = 2 // SQLite needs this, because its default is 1
@@ -99,8 +96,7 @@ func TestNextVersionIsFoundWhileItIsParkedAgain(t *testing.T) {
 // attempts fail. The versions still take effect in order.
 func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		var failed sync.Map
 		b.run(hold, func(msg *message.Message) error {
 			if _, again := failed.LoadOrStore(msg.UUID, true); !again && rand.IntN(5) == 0 {
@@ -128,8 +124,7 @@ func TestVersionsInAnyOrderTakeEffectInOrder(t *testing.T) {
 // ignored.
 func TestFailedVersionIsNotTheLastVersion(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		calls := 0
 		passed := make(chan struct{})
 		b.run(sequence.Config{}, func(msg *message.Message) error {
@@ -159,8 +154,7 @@ func TestFailedVersionIsNotTheLastVersion(t *testing.T) {
 // after it in the order of the key.
 func TestEarlyVersionDoesNotBlockItsOrderingKey(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.order = retry.BlockWhileQuarantined
 		b.run(hold, nil)
 		b.publish("a3", "a2", "a1")
@@ -173,8 +167,7 @@ func TestEarlyVersionDoesNotBlockItsOrderingKey(t *testing.T) {
 // before they go to quarantine. A short wait is not logged.
 func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		var logs kit.Logs
 		config := hold
 		config.Logger = &logs
@@ -219,8 +212,7 @@ func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
 // versions. The consumer treats these versions as applied.
 func TestConsumerStartsInTheMiddleOfAnAggregate(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.Exec(`INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
 			VALUES ('projection', 'account', 'a', 16, 1, ` + b.ago(0) + `)`)
 		b.run(hold, nil)
@@ -236,8 +228,7 @@ func TestConsumerStartsInTheMiddleOfAnAggregate(t *testing.T) {
 // its window, a higher version does not wait for the lower one, which is late.
 func TestHeldVersionBelowTheLastOneDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		config := hold
 		config.AfterWindow = sequence.Apply
 		b.run(config, nil)
@@ -265,8 +256,7 @@ func TestHeldVersionBelowTheLastOneDelaysNoOther(t *testing.T) {
 // version later goes to quarantine instead of being ignored.
 func TestVersionRetriedPastTheWindowIsQuarantined(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		config := hold
 		config.AfterWindow = sequence.Apply
 		failed := make(chan struct{}, 10)

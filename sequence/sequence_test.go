@@ -26,8 +26,7 @@ var hold = sequence.Config{Policy: sequence.HoldForGap, Window: time.Minute}
 // A version that is not above the last applied version is acked, and has no effect.
 func TestOlderVersionsAreIgnored(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.run(sequence.Config{}, nil)
 		for _, name := range []string{"a2", "a5", "a4", "b1", "a6"} {
 			b.publish(name)
@@ -117,8 +116,7 @@ func (b *bench) blocked() bool {
 // error. The message is not treated like a message without a version.
 func TestAggregateMetadata(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.run(hold, nil)
 		for id, change := range map[string]func(m message.Metadata){
 			"x-without a version": func(m message.Metadata) { delete(m, meta.AggregateVersion) },

@@ -49,6 +49,12 @@ type bench struct {
 // handler is called in the transaction of the message, before the effect is written.
 type handler func(msg *message.Message) error
 
+// eachDatabase runs test with each kind of database.
+func eachDatabase(t *testing.T, test func(t *testing.T, b *bench)) {
+	t.Helper()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) { test(t, newBench(t, db)) })
+}
+
 func newBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()
 	b := &bench{Bench: kit.NewBench(t, db, schema.Config{})}

@@ -26,8 +26,7 @@ import (
 // version 2 arrives, it is not acked as stale: by default it goes to quarantine.
 func TestVersionThatArrivesAfterItsWindowIsQuarantinedByDefault(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.run(sequence.Config{Policy: sequence.HoldForGap, Window: 300 * time.Millisecond}, nil)
 		b.publish("a1", "a3")
 		b.settle()
@@ -87,8 +86,7 @@ func TestOnStaleMergesInTheTransaction(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-				b := newBench(t, db)
+			eachDatabase(t, func(t *testing.T, b *bench) {
 				gaps := make(chan sequence.Gap, 10)
 				config := config
 				config.OnStale = func(ctx context.Context, tx *sql.Tx, gap sequence.Gap, msg *message.Message) error {
@@ -138,8 +136,7 @@ func TestOnStaleMergesInTheTransaction(t *testing.T) {
 // because of them.
 func TestReplayOfAStaleVersionIsNotResolved(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		var calls atomic.Int32
 		b.run(sequence.Config{}, func(msg *message.Message) error {
 			if (msg.UUID == "a1" || msg.UUID == "b1") && calls.Add(1) > 0 {
@@ -176,8 +173,7 @@ func TestReplayOfAStaleVersionIsNotResolved(t *testing.T) {
 // can be sent again under a new id.
 func TestDiscardedVersionTakesEffectUnderAnotherIDOnly(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.run(hold, func(msg *message.Message) error {
 			if msg.UUID == "a2" {
 				return retry.Permanent(errHandler)

@@ -21,8 +21,7 @@ import (
 // applied in order, even if their windows end at the same moment.
 func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		config := hold
 		config.AfterWindow = sequence.Apply
 		b.run(config, nil)
@@ -64,8 +63,7 @@ func TestHeldVersionsAreAppliedInOrderAfterTheWindow(t *testing.T) {
 // When a version is replayed, it is held for one more window, and is then applied.
 func TestHeldVersionsAreQuarantinedAfterTheWindow(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		config := hold
 		config.Window = 300 * time.Millisecond
 		b.run(config, nil)
@@ -86,8 +84,7 @@ func TestHeldVersionsAreQuarantinedAfterTheWindow(t *testing.T) {
 // error. While the message is held, the error is another one.
 func TestOuterMiddlewareSeesTheGap(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		config := hold
 		config.Window = 300 * time.Millisecond
 		gaps := make(chan error, 10)
@@ -113,8 +110,7 @@ func TestOuterMiddlewareSeesTheGap(t *testing.T) {
 // the transaction.
 func TestOnGapDecidesAfterTheWindow(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		config := hold
 		config.Window = 300 * time.Millisecond
 		gaps := make(chan sequence.Gap, 10)
@@ -154,8 +150,7 @@ func TestOnGapDecidesAfterTheWindow(t *testing.T) {
 // not begin again after a restart.
 func TestWindowContinuesAfterARestart(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		for _, name := range []string{"a2", "a1"} {
 			kit.OK(t, b.parked.Deliver(t.Context(), "accounts", []string{"projection"}, event(name)))
 		}

@@ -20,8 +20,7 @@ import (
 // damaged.
 func TestClaimSaysWhyAMessageCannotRun(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		deliver(t, s, "fine", "raw", "edited", "damaged", "damaged raw")
 		exec(t, s, `UPDATE {parked} SET reason = 'undecodable', error = 'no JSON', error_type = '*T'
 			WHERE message_id IN ('raw', 'edited', 'damaged raw')`)
@@ -53,8 +52,7 @@ func TestClaimSaysWhyAMessageCannotRun(t *testing.T) {
 // class. A row whose lease has not ended is not due.
 func TestClaimTakesOnlyDueRows(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		deliver(t, s, "due", "later", "crashed", "running")
 		hour := time.Hour.Milliseconds()
 		exec(t, s, `UPDATE {parked} SET due_at = {after $1} WHERE message_id IN ('later', 'running')`, hour)
@@ -72,8 +70,7 @@ func TestClaimTakesOnlyDueRows(t *testing.T) {
 // The times of a claim are measured by the clock of the database.
 func TestClaimKnowsTheAgeOfItsRow(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		deliver(t, s, "m")
 		exec(t, s, `UPDATE {parked} SET created_at = {after $1}, early_since = {after $2}`,
 			-2*time.Hour.Milliseconds(), -time.Hour.Milliseconds())
@@ -88,8 +85,7 @@ func TestClaimKnowsTheAgeOfItsRow(t *testing.T) {
 // contains the size of the row. With Limit 1, Claim claims a row of any size.
 func TestRowThatIsTooLargeIsClaimedAlone(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		large := message.NewMessage("large", make([]byte, 1000))
 		deliver(t, s, "small")
 		kit.OK(t, s.Deliver(t.Context(), "t", []string{"c"}, large))

@@ -19,8 +19,7 @@ import (
 // its registration still says that it is embedded.
 func TestRegistrationKeepsTheEmbeddedTransport(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		store := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, store *parkedrows.Store) {
 		see := func(c parkedrows.Consumer) *parkedrows.Consumer {
 			t.Helper()
 			before, err := store.Register(t.Context(), c)

@@ -173,8 +173,7 @@ func TestApplyingAVersionWaitsForParkEarly(t *testing.T) {
 // may be behind it. If it is early again, its wait continues.
 func TestEarlyRowLeavesItsKeyAndKeepsItsWait(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("a3", "a"), keyed("a2", "a")))
 		early := func(waited time.Duration) {
 			t.Helper()
@@ -202,8 +201,7 @@ func TestEarlyRowLeavesItsKeyAndKeepsItsWait(t *testing.T) {
 // or their topics differ.
 func TestKeyOrderOfEachSubscriptionIsSeparate(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		subscriptions := [][2]string{{"c", "t"}, {"c", "u"}, {"d", "t"}}
 		for n := 1; n <= 3; n++ {
 			for _, sub := range subscriptions {
@@ -240,8 +238,7 @@ func TestKeyOrderOfEachSubscriptionIsSeparate(t *testing.T) {
 // still held.
 func TestKeyOrderNewMessageWaitsBehindHeldMessages(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a")))
 		exec(t, s, `DELETE FROM {parked} WHERE message_id = 'a1'`)
 		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("a3", "a")))

@@ -240,8 +240,7 @@ func odd() []*message.Message {
 // contain.
 func TestTrap69BatchIsStoredByteForByte(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		msgs := odd()
 		stored, err := s.Receive(t.Context(), batch("c", append(msgs, msgs[0].Copy())...))
 		if err != nil || stored != int64(len(msgs)) {
@@ -274,8 +273,7 @@ func TestTrap69BatchIsStoredByteForByte(t *testing.T) {
 // If one claim was lost, Resolve settles the other claims.
 func TestResolveSettlesEachClaimOnItsOwn(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		deliver(t, s, "lost")
 		sel := selection
 		sel.Lease = time.Millisecond

@@ -30,8 +30,7 @@ func keyed(id, key string) *message.Message {
 // next message of the key becomes the head.
 func TestKeyOrderCopyInABatchBlocksNoKey(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a")))
 		head := claim(t, s, selection)[0].Claim
 		head.Keep = true
@@ -85,8 +84,7 @@ func aHeadGoes(t *testing.T, isolation string) {
 // rows. All rows are claimed in the order in which they were stored.
 func TestKeyOrderWithConcurrentWriters(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		const keys, rows = 4, 25
 		var (
 			all  sync.WaitGroup
@@ -134,8 +132,7 @@ func TestKeyOrderWithConcurrentWriters(t *testing.T) {
 // Only one row of a key can be claimed at a time, however many rows the key has.
 func TestKeyOrderKeyHasOneHead(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		other := []parkedrows.Subscription{{Consumer: "other", KeyOrder: true}, {Consumer: "unordered"}}
 		kit.OK(t, s.DeliverTo(t.Context(), "t", append(other, inOrder...),
 			keyed("a1", "a"), keyed("b1", "b"), keyed("a2", "a"), keyed("a1", "a"), message.NewMessage("plain", nil)))
@@ -195,8 +192,7 @@ func TestKeyOrderKeysDoNotWaitForEachOther(t *testing.T) {
 // The order is also kept for an ordering key that a text column cannot store unchanged.
 func TestKeyOrderOfUnusualKeys(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		keys := []string{"nul\x00", "bad\xff", strings.Repeat("x", 6400)}
 		for n, key := range keys {
 			first, second := keyed(fmt.Sprintf("%d.1", n), key), keyed(fmt.Sprintf("%d.2", n), key)
@@ -264,8 +260,7 @@ func TestKeyOrderHeldRowBecomesTheHeadBeforeItLeaves(t *testing.T) {
 // immediately. No later repair is needed.
 func TestKeyOrderPostponedHeadThatLeavesHasASuccessor(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		kit.OK(t, s.DeliverTo(t.Context(), "t", inOrder, keyed("a1", "a"), keyed("a2", "a")))
 		exec(t, s, `UPDATE {parked} SET due_at = {after $1} WHERE message_id = 'a2'`, -time.Hour.Milliseconds()) // stored long ago
 		head := claim(t, s, selection)[0]

@@ -25,8 +25,7 @@ func exec(t *testing.T, s *parkedrows.Store, query string, args ...any) {
 // state does not change.
 func TestCopyQuarantinesARowThatWaits(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		d := &parkedrows.Delivery{Consumer: "c", Topic: "t"}
 		failure := parkedrows.Failure{Err: errHandler, Reason: "permanent", Attempts: 2}
 		for _, c := range []struct {
@@ -109,8 +108,7 @@ func TestCopyThatWasDecodedIsKept(t *testing.T) {
 // later.
 func TestEntryWithoutItsRecordIsNotStored(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		deliver(t, s, "m")
 		c := claim(t, s, selection)[0]
 		refused := errors.New("refused")
@@ -136,8 +134,7 @@ func TestEntryWithoutItsRecordIsNotStored(t *testing.T) {
 // A redelivered message is parked before its handler runs. Such a row has no failure.
 func TestRowOfARedeliveredMessageHasNotFailed(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		d := &parkedrows.Delivery{Consumer: "c", Topic: "t"}
 		for id, f := range map[string]parkedrows.Failure{"redelivered": {}, "failed": {
 			Err: errHandler, Reason: "failed", Attempts: 2,
@@ -173,8 +170,7 @@ func TestBacklogCountsUpToItsLimit(t *testing.T) {
 // due, and the number of blocked keys. A claimed row is not due.
 func TestBacklogCountsWhatWaits(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		is := func(waiting, forKey, blocked int64, lag time.Duration) {
 			t.Helper()
 			b, err := s.Backlog(t.Context())
@@ -205,8 +201,7 @@ func TestBacklogCountsWhatWaits(t *testing.T) {
 // It does not delete replayed rows, because they show the outcome of their replay.
 func TestForgetDeletesOldHandledRows(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		deliver(t, s, "older", "old", "new", "replayed", "discarded", "waiting", "of another topic", "of another")
 		finish := func(id string, ago time.Duration, set string) {
 			t.Helper()

@@ -21,6 +21,12 @@ import (
 
 var errHandler = errors.New("handler failed")
 
+// eachDatabase runs test with each kind of database.
+func eachDatabase(t *testing.T, test func(t *testing.T, s *parkedrows.Store)) {
+	t.Helper()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) { test(t, newStore(t, db)) })
+}
+
 func newStore(t *testing.T, db kit.Database) *parkedrows.Store {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
@@ -48,8 +54,7 @@ func claim(t *testing.T, s *parkedrows.Store, sel parkedrows.Select) []parkedrow
 
 func TestEachRowIsClaimedOnce(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		const rows = 50
 		for n := range rows {
 			deliver(t, s, fmt.Sprint(n))
@@ -93,8 +98,7 @@ func TestEachRowIsClaimedOnce(t *testing.T) {
 // A claim that was lost cannot change the row.
 func TestLostClaimChangesNothing(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		deliver(t, s, "m1")
 		sel := selection
 		sel.Lease = time.Millisecond
@@ -136,8 +140,7 @@ func TestLostClaimChangesNothing(t *testing.T) {
 // renewal.
 func TestRenewedLeaseContinues(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		deliver(t, s, "a", "b")
 		sel := selection
 		sel.Lease = 100 * time.Millisecond
@@ -174,8 +177,7 @@ func TestRenewedLeaseContinues(t *testing.T) {
 // case Quarantine stores MaxCount.
 func TestQuarantineStoresAtMostMaxCountAttempts(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		d := &parkedrows.Delivery{Consumer: "c", Topic: "t"}
 		f := parkedrows.Failure{Err: errors.New("no"), Attempts: parkedrows.MaxCount + 1}
 		kit.OK(t, kit.Err(s.Quarantine(t.Context(), d, message.NewMessage("m", nil), f, nil)))
@@ -201,8 +203,7 @@ func TestClaimReturnsAtMostMaxCountAttempts(t *testing.T) {
 
 func TestFailuresOfOneCauseHaveOneFingerprint(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		d := &parkedrows.Delivery{Consumer: "c", Topic: "t"}
 		for id, text := range map[string]string{
 			"a": `order 17 ("x-1") of 550e8400-e29b-41d4-a716-446655440000 has no stock`,

@@ -300,8 +300,7 @@ func TestPriorityClassOfARow(t *testing.T) {
 // Tenant names are user input, so they are cleaned and shortened.
 func TestTenantNamesAreCleaned(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		s := newStore(t, db)
+	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		names := []string{"", "\x00", "a\xffb", `quote " and \ and '`, "{a,b}", "ünïcode 🐇", strings.Repeat("long", 1000)}
 		for n, name := range names {
 			kit.OK(t, s.Deliver(t.Context(), "t", []string{"c"}, of(name, fmt.Sprint(n))))

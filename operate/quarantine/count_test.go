@@ -12,8 +12,7 @@ import (
 
 func TestCountCountsWhatListReturns(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		count := func(f operate.Filter) int {
 			t.Helper()
 			n, err := b.store.Count(t.Context(), f)
@@ -55,8 +54,7 @@ func TestCountCountsWhatListReturns(t *testing.T) {
 
 func TestCountRefusesBadFilters(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		for text, f := range map[string]operate.Filter{
 			"Limit is -1": {Limit: -1}, "AfterID is -1": {AfterID: -1}, `Reason is "misspelt"`: {Reason: "misspelt"},
 			"All is set":                {All: true, Topic: "t"},

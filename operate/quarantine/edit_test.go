@@ -78,8 +78,7 @@ func TestTrap72EditedMessageReplacesTheOldOne(t *testing.T) {
 
 func TestEditedMessageMayStayInQuarantine(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.quarantine("payments", "m1")
 		id, err := b.store.Edit(t.Context(), act, b.list()[0].ID, func(msg *message.Message) error {
 			msg.UUID = "m1-mended"
@@ -97,8 +96,7 @@ func TestEditedMessageMayStayInQuarantine(t *testing.T) {
 // After an error of Edit the entry is unchanged.
 func TestRefusedEditChangesNothing(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.quarantine("payments", "m1", "m2")
 		kit.OK(t, b.store.Discard(t.Context(), act, b.list()[1].ID))
 		id := b.list()[0].ID

@@ -34,8 +34,7 @@ func told(entries []quarantine.Entry) (all []string) {
 // the other kind. A repeated import changes nothing.
 func TestTrap50ExportIsImportedByteForByte(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		nasty := "\x00\xff\xfe<\u2028>" + strings.Repeat("ü", 400)
 		for _, id := range []string{"m1", "", "", nasty, "\xff"} {
 			msg := message.NewMessage(id, []byte(nasty))
@@ -175,8 +174,7 @@ func TestFailedExportCountsTheWrittenEntries(t *testing.T) {
 // and the one that could not be decoded cannot.
 func TestEditedEntryStaysEditedAfterImport(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.raw("payments", "odd")
 		_, err := b.store.Edit(t.Context(), act, b.list()[0].ID, func(*message.Message) error { return nil },
 			quarantine.EditOptions{KeepQuarantined: true})

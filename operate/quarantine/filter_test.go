@@ -63,8 +63,7 @@ func names(entries []quarantine.Entry) (all []string) {
 
 func TestEveryFieldOfAFilterFilters(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		mixed(b)
 		all := b.list()
 		for name, c := range map[string]struct {
@@ -121,8 +120,7 @@ func TestEveryFieldOfAFilterFilters(t *testing.T) {
 // and change nothing.
 func TestFilterWithoutConditionNeedsAll(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.quarantine("payments", "m1", "m2")
 		for name, do := range map[string]func(operate.Filter) error{
 			"dry run": func(f operate.Filter) error {
@@ -152,8 +150,7 @@ func TestFilterWithoutConditionNeedsAll(t *testing.T) {
 
 func TestGroupsArePagedAndDescribeTheirEntries(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		mixed(b)
 		listed, err := b.store.Groups(t.Context(), operate.Filter{})
 		if err != nil || len(listed.Groups) != 3 {
@@ -205,8 +202,7 @@ func TestGroupsArePagedAndDescribeTheirEntries(t *testing.T) {
 
 func TestTrap72DiscardMatchingFillsInboxAndAudit(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		const many = 230 // more than one transaction
 		for i := range many {
 			b.quarantine("payments", fmt.Sprint("m", i))

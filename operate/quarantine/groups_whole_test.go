@@ -30,8 +30,7 @@ func (b *bench) fillGroup(fingerprint string, entries int) {
 // more.
 func TestGroupsAreCountedUpToABound(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.fillGroup("f1", 2_000)
 		b.fillGroup("f2", 10_002)
 		say := func(f operate.Filter) (text string) {

@@ -13,8 +13,7 @@ import (
 
 func TestTheLatestNoteOnAGroupCounts(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.quarantine("payments", "p1")
 		group := b.list()[0].Fingerprint
 		note := func(text, fingerprint string) {

@@ -27,8 +27,7 @@ func (b *bench) quarantine(consumer string, ids ...string) {
 
 func TestListPagesAndFilters(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.quarantine("payments", "p1", "p2", "p3")
 		b.quarantine("inventory", "i1")
 		page, err := b.store.List(t.Context(), operate.Filter{Consumer: "payments", Limit: 2})
@@ -49,8 +48,7 @@ func TestListPagesAndFilters(t *testing.T) {
 // attempts and crashes are counted from zero again. The audit records the replay.
 func TestTrap53ReplayReturnsToTheConsumerThatFailed(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.quarantine("payments", "m1")
 		b.quarantine("inventory", "m1")
 		entry := b.list()[0]
@@ -79,8 +77,7 @@ func TestTrap53ReplayReturnsToTheConsumerThatFailed(t *testing.T) {
 // look like a complete one.
 func TestReplayAndDiscardAreAllOrNothing(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.quarantine("payments", "m1", "m2")
 		first := b.list()[0].ID
 		for name, do := range map[string]func(ids ...int64) error{
@@ -105,8 +102,7 @@ func TestReplayAndDiscardAreAllOrNothing(t *testing.T) {
 // reason. Edit, Import, Note and StopReplay have their own tests.
 func TestActWithoutAPersonOrAReasonIsRefused(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.quarantine("payments", "m1")
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a replay of all entries would wait for a consumer
 		defer cancel()
@@ -149,8 +145,7 @@ func TestActWithoutAPersonOrAReasonIsRefused(t *testing.T) {
 
 func TestRepeatedIDCountsOnce(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.quarantine("payments", "m1", "m2")
 		first, second := b.list()[0].ID, b.list()[1].ID
 		kit.Check(t, b.store.Replay(t.Context(), act, first, first))

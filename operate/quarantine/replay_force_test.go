@@ -52,8 +52,7 @@ func TestTrap72ReplayOfHandledMessagesNeedsForce(t *testing.T) {
 
 func TestReplayKeepsRateAndLimit(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.fill("payments", 12)
 		b.consume("payments", (&counted{}).handle)
 		began := time.Now()

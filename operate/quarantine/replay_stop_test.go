@@ -27,8 +27,7 @@ func (b *bench) another() *quarantine.Entries {
 }
 
 func TestAnotherProcessStopsAReplay(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.fill("payments", 8)
 		c := &counted{}
 		b.consume("payments", c.handle)
@@ -104,8 +103,7 @@ func TestAbandonedReplayIsStopped(t *testing.T) {
 // events: either the replay has finished, and StopReplay returns ErrReplayFinished, or
 // StopReplay succeeds, and the replay returns ErrReplayStopped.
 func TestStopAndEndAgree(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.consume("payments", (&counted{}).handle)
 		ends := map[string]int{}
 		for i := range 10 {
@@ -138,8 +136,7 @@ func TestStopAndEndAgree(t *testing.T) {
 // The context of a replay ends before the replay has given an entry back. So no row of
 // the audit log names an entry, and the row of the pause says who began the replay and why.
 func TestInterruptedReplayIsInTheAuditLog(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.fill("payments", 2)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)

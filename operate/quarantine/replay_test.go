@@ -63,8 +63,7 @@ func counts(r operate.Report) string {
 
 func TestReplayMatchingEndsWhenAllAreSettled(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.fill("payments", 12)
 		b.fill("inventory", 2)
 		c := &counted{fail: func(id string) bool { return strings.HasSuffix(id, "3") }}
@@ -108,8 +107,7 @@ func TestReplayMatchingEndsWhenAllAreSettled(t *testing.T) {
 // state, it would get the same counts twenty times a second.
 func TestProgressIsCalledAfterChanges(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.fill("payments", 1)
 		b.consume("payments", func(*message.Message) error {
 			<-time.After(400 * time.Millisecond) // some readings in this time find no change
@@ -139,8 +137,7 @@ func TestProgressIsCalledAfterChanges(t *testing.T) {
 // If the canary fails, no other entry is replayed. The replay can be resumed.
 func TestFailedCanaryStopsTheReplay(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.fill("payments", 20)
 		c := &counted{fail: func(id string) bool { return id == "payments-0002" }}
 		b.consume("payments", c.handle)
@@ -234,8 +231,7 @@ func TestReplayContinuesAfterABusyDatabase(t *testing.T) {
 
 func TestReplayStopsOnNewFailure(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.fill("payments", 40)
 		c := &counted{fail: func(id string) bool { return id == "payments-0012" || id == "payments-0030" }}
 		b.consume("payments", c.handle)
@@ -294,8 +290,7 @@ func TestFailuresAfterAStopDoNotStopTheResumedReplay(t *testing.T) {
 // the original text must match such a row.
 func TestReplayByInvalidText(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		const tenant = "\xff\xfe\x00"
 		msg := message.NewMessage("m1", nil)
 		msg.Metadata.Set("once_tenant_id", tenant)

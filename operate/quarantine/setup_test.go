@@ -26,6 +26,12 @@ type bench struct {
 	parked *parkedrows.Store
 }
 
+// eachDatabase runs test with each kind of database.
+func eachDatabase(t *testing.T, test func(t *testing.T, b *bench)) {
+	t.Helper()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) { test(t, newBench(t, db, nil)) })
+}
+
 func newBench(t *testing.T, db kit.Database, change func(*operate.Config)) *bench {
 	t.Helper()
 	b := &bench{Bench: kit.NewBench(t, db, schema.Config{})}

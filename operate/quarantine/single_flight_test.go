@@ -127,8 +127,7 @@ func TestTrap52ReplayOutlivesItsLease(t *testing.T) {
 // If many replays begin at the same time, only one of them succeeds.
 func TestTrap52OneOfSimultaneousReplaysBegins(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.fill("payments", 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		var first, begun, refused atomic.Int64

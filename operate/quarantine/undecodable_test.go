@@ -34,8 +34,7 @@ func (b *bench) raw(consumer, id string) {
 // edited message must be handled.
 func TestTrap41UndecodableMessageIsNotReplayed(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.quarantine("payments", "fine")
 		b.raw("payments", "odd")
 		fine, odd := b.list()[0], b.list()[1]
@@ -80,8 +79,7 @@ func TestTrap41UndecodableMessageIsNotReplayed(t *testing.T) {
 // If only one of two copies could be decoded, this copy is kept.
 func TestDecodedCopyReplacesUndecodableOne(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		good := func() *message.Message {
 			msg := message.NewMessage("m1", []byte("raw")) // only its headers could not be decoded
 			msg.Metadata.Set("form", "read")

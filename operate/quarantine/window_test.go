@@ -15,8 +15,7 @@ import (
 // IDs. The results of Count add up to the number of these entries.
 func TestPagesOfEntriesAreComplete(t *testing.T) {
 	t.Parallel()
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, nil)
+	eachDatabase(t, func(t *testing.T, b *bench) {
 		entries := kit.Sized(25_000, 50_000)
 		due, failed := `now()`, `to_timestamp(i)`
 		if b.Dialect == "sqlite" {
