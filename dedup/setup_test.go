@@ -5,10 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/lib/pq"
@@ -100,42 +97,6 @@ func terminate(t *testing.T, db *sql.DB, tx *sql.Tx) {
 	kit.Exec(t, db, `SELECT pg_terminate_backend($1, 5000)`, pid)
 }
 
-// counting counts the writes of its connections. lib/pq writes once for each round trip.
-type counting struct {
-	net.Dialer
-
-	writes atomic.Int64
-}
-
-func (c *counting) Dial(network, address string) (net.Conn, error) {
-	return c.DialContext(context.Background(), network, address)
-}
-
-func (c *counting) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	return c.DialContext(ctx, network, address)
-}
-
-func (c *counting) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := c.Dialer.DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	return countedConn{conn, &c.writes}, nil
-}
-
-type countedConn struct {
-	net.Conn
-
-	writes *atomic.Int64
-}
-
-func (c countedConn) Write(b []byte) (int, error) {
-	c.writes.Add(1)
-	return c.Conn.Write(b)
-}
-
 // The check of a transaction before its commit costs a round trip. The first hundred
 // transactions are checked, and then one in 32.
 func TestOneTransactionIn32PaysForItsCheck(t *testing.T) {
@@ -143,8 +104,8 @@ func TestOneTransactionIn32PaysForItsCheck(t *testing.T) {
 	db := kit.Postgres(t)
 	connector, err := pq.NewConnector(db.DSN)
 	kit.OK(t, err)
-	trips := &counting{}
-	connector.Dialer(trips)
+	var trips kit.RoundTrips
+	connector.Dialer(kit.Dialer(trips.Dial))
 	db.DB = sql.OpenDB(connector)
 	t.Cleanup(func() {
 		kit.Check(t, db.Close())
@@ -152,11 +113,11 @@ func TestOneTransactionIn32PaysForItsCheck(t *testing.T) {
 	db.SetMaxOpenConns(1)
 	b := newBench(t, db, nil)
 	handle := func(from, to int) int64 {
-		before := trips.writes.Load()
+		before := trips.Load()
 		for n := from; n < to; n++ {
 			kit.OK(t, kit.Err(b.inbox.Middleware(apply)(message.NewMessage(fmt.Sprint("m", n), nil))))
 		}
-		return trips.writes.Load() - before
+		return trips.Load() - before
 	}
 	handle(0, 32) // in the beginning there is more to do
 	checked := handle(32, 96)

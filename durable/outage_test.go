@@ -2,7 +2,6 @@ package durable_test
 
 import (
 	"bytes"
-	"context"
 	"database/sql"
 	"errors"
 	"net"
@@ -203,19 +202,7 @@ type cutter struct {
 	acked func() // fails the test if a message was acked
 }
 
-func (c *cutter) Dial(network, address string) (net.Conn, error) {
-	return c.DialTimeout(network, address, 0)
-}
-
-func (c *cutter) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
-	conn, err := net.DialTimeout(network, address, timeout)
-	return &cutConn{Conn: conn, cutter: c}, err
-}
-
-func (c *cutter) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, network, address)
-	return &cutConn{Conn: conn, cutter: c}, err
-}
+func (c *cutter) dial(conn net.Conn) net.Conn { return &cutConn{Conn: conn, cutter: c} }
 
 type cutConn struct {
 	net.Conn
@@ -256,7 +243,7 @@ func TestTrap04UnknownCommitIsNotAcked(t *testing.T) {
 			var b *bench
 			cut := &cutter{after: after, acked: func() { b.unacked(msgs...) }}
 			cut.cuts.Store(2)
-			connector.Dialer(cut)
+			connector.Dialer(kit.Dialer(cut.dial))
 			db.DB = sql.OpenDB(connector)
 			defer db.Close()
 			b = &bench{Bench: &kit.Bench{T: t, Database: db, Config: watching.Config}, parked: watching.parked, transport: watching.transport}

@@ -127,7 +127,7 @@ func TestReadFailsIfARowCannotBeScanned(t *testing.T) {
 // trip.
 func TestPayloadsOfABacklogAreReadInBinaryForm(t *testing.T) {
 	t.Parallel()
-	eachCounted(t, func(t *testing.T, server kit.Database, s *store, trips *counting) {
+	eachCounted(t, func(t *testing.T, server kit.Database, s *store, trips *kit.RoundTrips) {
 		kit.Exec(t, server, `
 			INSERT INTO once_outbox (message_id, topic, slot, payload, metadata, ordering_key)
 			SELECT 'm' || n, 'topic', 0, '\x00ff5c'::bytea || decode(lpad(to_hex(n), 8, '0'), 'hex'), '{}', 'k'
@@ -160,12 +160,12 @@ func TestPayloadsOfABacklogAreReadInBinaryForm(t *testing.T) {
 			{dispatch.Read{Limit: 1}, false},
 			{dispatch.Read{Limit: 1}, false},
 		} {
-			inTx, before := s.bulk, trips.writes.Load()
+			inTx, before := s.bulk, trips.Load()
 			read(c.read)
 			if s.bulk != c.bulk {
 				t.Errorf("after read %d, the next read is in a transaction: %v, want %v", n, s.bulk, c.bulk)
 			}
-			if got := trips.writes.Load() - before; n > 0 && text && !c.read.Lookahead && (got > 1) != inTx {
+			if got := trips.Load() - before; n > 0 && text && !c.read.Lookahead && (got > 1) != inTx {
 				t.Errorf("read %d took %d round trips", n, got)
 			}
 		}
@@ -177,7 +177,7 @@ func TestPayloadsOfABacklogAreReadInBinaryForm(t *testing.T) {
 // pauses and blocked keys.
 func TestPollFirstAsksWhetherThereAreRows(t *testing.T) {
 	t.Parallel()
-	eachCounted(t, func(t *testing.T, server kit.Database, s *store, trips *counting) {
+	eachCounted(t, func(t *testing.T, server kit.Database, s *store, trips *kit.RoundTrips) {
 		exec := func(query string) {
 			t.Helper()
 			kit.Exec(t, server, query)
@@ -256,9 +256,9 @@ func TestPollFirstAsksWhetherThereAreRows(t *testing.T) {
 		empty("no key is blocked")
 
 		// After a hint there are rows, so the check would only take time.
-		trips.writes.Store(0)
+		trips.Store(0)
 		sweep(dispatch.Read{})
-		if got := trips.writes.Load(); got > 2 { // on a busy machine, pgx pings a connection that was idle for a second
+		if got := trips.Load(); got > 2 { // on a busy machine, pgx pings a connection that was idle for a second
 			t.Fatalf("a sweep after a hint took %d round trips", got)
 		}
 		insert("0", "NULL")

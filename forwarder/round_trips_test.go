@@ -2,13 +2,9 @@ package forwarder
 
 import (
 	"bytes"
-	"context"
 	"database/sql"
 	"math"
-	"net"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -20,52 +16,21 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// countedConn counts writes. Both drivers write once for each round trip.
-type countedConn struct {
-	net.Conn
-
-	writes *atomic.Int64
-}
-
-func (c countedConn) Write(b []byte) (int, error) {
-	c.writes.Add(1)
-	return c.Conn.Write(b)
-}
-
-type counting struct {
-	net.Dialer
-
-	writes atomic.Int64
-}
-
-func (c *counting) Dial(network, address string) (net.Conn, error) {
-	return c.DialContext(context.Background(), network, address)
-}
-
-func (c *counting) DialTimeout(network, address string, _ time.Duration) (net.Conn, error) {
-	return c.Dial(network, address)
-}
-
-func (c *counting) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := c.Dialer.DialContext(ctx, network, address)
-	return countedConn{conn, &c.writes}, err
-}
-
 // eachCounted runs a test with each driver. The argument trips counts the round trips
 // of the store.
-func eachCounted(t *testing.T, test func(t *testing.T, server kit.Database, s *store, trips *counting)) {
+func eachCounted(t *testing.T, test func(t *testing.T, server kit.Database, s *store, trips *kit.RoundTrips)) {
 	t.Helper()
-	for driver, open := range map[string]func(t *testing.T, dsn string, c *counting) *sql.DB{
-		"pq": func(t *testing.T, dsn string, c *counting) *sql.DB {
+	for driver, open := range map[string]func(t *testing.T, dsn string, c *kit.RoundTrips) *sql.DB{
+		"pq": func(t *testing.T, dsn string, c *kit.RoundTrips) *sql.DB {
 			connector, err := pq.NewConnector(dsn)
 			kit.OK(t, err)
-			connector.Dialer(c)
+			connector.Dialer(kit.Dialer(c.Dial))
 			return sql.OpenDB(connector)
 		},
-		"pgx": func(t *testing.T, dsn string, c *counting) *sql.DB {
+		"pgx": func(t *testing.T, dsn string, c *kit.RoundTrips) *sql.DB {
 			config, err := pgx.ParseConfig(dsn)
 			kit.OK(t, err)
-			config.DialFunc = c.DialContext
+			config.DialFunc = kit.Dialer(c.Dial).DialContext
 			return stdlib.OpenDB(*config)
 		},
 	} {
@@ -75,7 +40,7 @@ func eachCounted(t *testing.T, test func(t *testing.T, server kit.Database, s *s
 			kit.OK(t, schema.Up(t.Context(), server.DB, schema.Config{}))
 			d, err := dialect.New(schema.Config{})
 			kit.OK(t, err)
-			trips := &counting{}
+			trips := &kit.RoundTrips{}
 			db := open(t, server.DSN, trips)
 			defer func() {
 				kit.OK(t, db.Close())
@@ -89,7 +54,7 @@ func eachCounted(t *testing.T, test func(t *testing.T, server kit.Database, s *s
 // hint.
 func TestReadIsOneRoundTrip(t *testing.T) {
 	t.Parallel()
-	eachCounted(t, func(t *testing.T, server kit.Database, s *store, trips *counting) {
+	eachCounted(t, func(t *testing.T, server kit.Database, s *store, trips *kit.RoundTrips) {
 		sweep := func() found {
 			t.Helper()
 			got, err := s.rows(t.Context(), &dispatch.Read{Slots: []int64{0}, Limit: 10, Bytes: 1 << 20})
@@ -102,7 +67,7 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 		}
 		exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ('m1', 'topic', 0, '\x00ff', '{}')`)
 		sweep() // connects, and pgx prepares the query
-		before := trips.writes.Load()
+		before := trips.Load()
 		for range 10 {
 			got := sweep()
 			if len(got.rows) != 1 {
@@ -125,8 +90,8 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 			}
 		}
 		const busy = 5 // on a busy machine, pgx pings a connection that was idle for a second, and plans are discarded
-		if got := trips.writes.Load() - before; math.Abs(float64(got)-10) > busy {
-			t.Fatalf("trips.writes.Load()-before is %v, want 10, give or take %v", got, busy)
+		if got := trips.Load() - before; math.Abs(float64(got)-10) > busy {
+			t.Fatalf("trips.Load()-before is %v, want 10, give or take %v", got, busy)
 		}
 
 		// A lookahead that finds no row is a single round trip, too.
@@ -140,14 +105,14 @@ func TestReadIsOneRoundTrip(t *testing.T) {
 		}
 		position := look(0).rows[0].Position
 		look(position)
-		before = trips.writes.Load()
+		before = trips.Load()
 		for range 10 {
 			at := look(position).reach
 			if at.Covered != dispatch.Everything || at.Horizon <= 0 || at.Ceiling < at.Horizon {
 				t.Fatalf("a lookahead behind the last row covers %+v", at)
 			}
 		}
-		if got := trips.writes.Load() - before; math.Abs(float64(got)-10) > busy {
+		if got := trips.Load() - before; math.Abs(float64(got)-10) > busy {
 			t.Fatalf("10 lookaheads take %d round trips, want 10, give or take %v", got, busy)
 		}
 

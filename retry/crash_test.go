@@ -326,7 +326,7 @@ func TestTrap48ClaimWithUnknownOutcomeIsNoCrash(t *testing.T) {
 	connector, err := pq.NewConnector(db.DSN)
 	kit.OK(t, err)
 	cut := &cutter{}
-	connector.Dialer(cut)
+	connector.Dialer(kit.Dialer(cut.dial))
 	watching := db.DB
 	db.DB = sql.OpenDB(connector)
 	defer db.Close()
@@ -355,19 +355,7 @@ func TestTrap48ClaimWithUnknownOutcomeIsNoCrash(t *testing.T) {
 // reads the result.
 type cutter struct{ left atomic.Int32 }
 
-func (c *cutter) Dial(network, address string) (net.Conn, error) {
-	return c.DialTimeout(network, address, 0)
-}
-
-func (c *cutter) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
-	conn, err := net.DialTimeout(network, address, timeout)
-	return &cutConn{Conn: conn, cutter: c}, err
-}
-
-func (c *cutter) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, network, address)
-	return &cutConn{Conn: conn, cutter: c}, err
-}
+func (c *cutter) dial(conn net.Conn) net.Conn { return &cutConn{Conn: conn, cutter: c} }
 
 type cutConn struct {
 	net.Conn

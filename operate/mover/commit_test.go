@@ -21,24 +21,11 @@ import (
 
 // cutter opens connections that break when a mover commits an offset.
 type cutter struct {
-	net.Dialer
-
 	after bool // the connection breaks after the server has committed, and before the client reads the result
 	cuts  atomic.Int32
 }
 
-func (c *cutter) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := c.Dialer.DialContext(ctx, network, address)
-	return &cutConn{Conn: conn, cutter: c}, err
-}
-
-func (c *cutter) Dial(network, address string) (net.Conn, error) {
-	return c.DialContext(context.Background(), network, address)
-}
-
-func (c *cutter) DialTimeout(network, address string, _ time.Duration) (net.Conn, error) {
-	return c.Dial(network, address)
-}
+func (c *cutter) dial(conn net.Conn) net.Conn { return &cutConn{Conn: conn, cutter: c} }
 
 type cutConn struct {
 	net.Conn
@@ -78,7 +65,7 @@ func TestTrap04_LostConnectionAtCommitMovesOnce(t *testing.T) {
 			kit.OK(t, err)
 			cut := &cutter{after: after}
 			cut.cuts.Store(3)
-			connector.Dialer(cut)
+			connector.Dialer(kit.Dialer(cut.dial))
 			db := sql.OpenDB(connector)
 			defer db.Close()
 

@@ -2,7 +2,6 @@ package lazytx_test
 
 import (
 	"bytes"
-	"context"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -42,7 +41,7 @@ func eachDriver(t *testing.T, test func(t *testing.T, w *world)) {
 		"pq": func(dsn string, w *wire) (driver.Connector, error) {
 			c, err := pq.NewConnector(dsn)
 			if err == nil {
-				c.Dialer(w)
+				c.Dialer(kit.Dialer(w.dial))
 			}
 			return c, err
 		},
@@ -51,7 +50,7 @@ func eachDriver(t *testing.T, test func(t *testing.T, w *world)) {
 			if err != nil {
 				return nil, err
 			}
-			config.DialFunc = w.DialContext
+			config.DialFunc = kit.Dialer(w.dial).DialContext
 			return stdlib.GetConnector(*config), nil
 		},
 	} {
@@ -131,8 +130,6 @@ func event(id string) *message.Message { return message.NewMessage(id, []byte(`{
 // wire opens connections. It records the bytes that they send, and can cut a
 // connection.
 type wire struct {
-	net.Dialer
-
 	mu       sync.Mutex
 	messages []string
 	cut      cutAt
@@ -147,23 +144,7 @@ const (
 	afterAnswer       // the server has answered, but the client does not get the answer
 )
 
-func (w *wire) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := w.Dialer.DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	return &wired{Conn: conn, wire: w}, nil
-}
-
-func (w *wire) Dial(network, address string) (net.Conn, error) {
-	return w.DialContext(context.Background(), network, address)
-}
-
-func (w *wire) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	return w.DialContext(ctx, network, address)
-}
+func (w *wire) dial(conn net.Conn) net.Conn { return &wired{Conn: conn, wire: w} }
 
 // sent calls the function call, and returns the messages that were sent to the server
 // during the call. Both drivers write once for each round trip.

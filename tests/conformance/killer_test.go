@@ -10,10 +10,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/lib/pq"
 
+	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox/lazytx"
 )
 
@@ -76,7 +76,7 @@ func (l life) open() (*sql.DB, error) {
 		if err != nil {
 			return nil, err
 		}
-		connector.Dialer(dialer{})
+		connector.Dialer(kit.Dialer(func(conn net.Conn) net.Conn { return wire{conn} }))
 		if l.Lazy {
 			return sql.OpenDB(watched{lazytx.Connector(connector)}), nil
 		}
@@ -189,20 +189,7 @@ func (t tx) Commit() error {
 	return err
 }
 
-// dialer opens connections that can kill the process immediately after it has sent
-// COMMIT.
-type dialer struct{}
-
-func (dialer) Dial(network, address string) (net.Conn, error) {
-	inner, err := net.Dial(network, address)
-	return wire{inner}, err
-}
-
-func (dialer) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
-	inner, err := net.DialTimeout(network, address, timeout)
-	return wire{inner}, err
-}
-
+// wire can kill the process immediately after it has sent COMMIT.
 type wire struct{ net.Conn }
 
 func (w wire) Write(b []byte) (int, error) {

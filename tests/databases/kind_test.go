@@ -10,42 +10,18 @@ import (
 	"testing"
 
 	_ "github.com/go-sql-driver/mysql" // the driver mysql
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/outbox"
-	"github.com/watermill-once/once/outbox/lazytx"
 	"github.com/watermill-once/once/schema"
 )
 
 func TestMain(m *testing.M) { kit.Main(m) }
 
-// drivers contains functions that open a PostgreSQL database, one for each supported driver.
-var drivers = map[string]func(dsn string) (*sql.DB, error){
-	"lib/pq": func(dsn string) (*sql.DB, error) { return sql.Open("postgres", dsn) },
-	"pgx":    func(dsn string) (*sql.DB, error) { return sql.Open("pgx", dsn) },
-	"lazytx": func(dsn string) (*sql.DB, error) {
-		connector, err := pq.NewConnector(dsn)
-		if err != nil {
-			return nil, err
-		}
-		return sql.OpenDB(lazytx.Connector(connector)), nil
-	},
-	"pgx with lazytx": func(dsn string) (*sql.DB, error) {
-		config, err := pgx.ParseConfig(dsn)
-		if err != nil {
-			return nil, err
-		}
-		return sql.OpenDB(lazytx.Connector(stdlib.GetConnector(*config))), nil
-	},
-}
-
 func eachDriver(t *testing.T, dsn string, test func(t *testing.T, db *sql.DB)) {
 	t.Helper()
-	for name, open := range drivers {
+	for name, open := range kit.Drivers {
 		t.Run(name, func(t *testing.T) {
 			db, err := open(dsn)
 			kit.OK(t, err)

@@ -257,7 +257,7 @@ func (w *world) idle(ctx context.Context, tx *sql.Tx, _ *message.Message) error 
 // counted. The policy allows only one attempt, so otherwise the message would be in
 // quarantine.
 func TestOutageCountsAsNoAttempt(t *testing.T) {
-	for name, open := range drivers {
+	for name, open := range kit.Drivers {
 		for mode := range modes {
 			if name != "libpq" && mode != "single" {
 				continue // the errors depend on the driver, and not on the mode

@@ -15,14 +15,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
-	"github.com/lib/pq"
 
+	// the driver "pgx"
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/test/kit"
-	"github.com/watermill-once/once/outbox/lazytx"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
 )
@@ -38,27 +35,6 @@ const (
 // tests run at the same time.
 const maxOpen = 4
 
-// drivers contains functions that open the same PostgreSQL database with different
-// drivers.
-var drivers = map[string]func(dsn string) (*sql.DB, error){
-	"libpq": func(dsn string) (*sql.DB, error) { return sql.Open("postgres", dsn) },
-	"pgx":   func(dsn string) (*sql.DB, error) { return sql.Open("pgx", dsn) },
-	"lazytx": func(dsn string) (*sql.DB, error) {
-		connector, err := pq.NewConnector(dsn)
-		if err != nil {
-			return nil, err
-		}
-		return sql.OpenDB(lazytx.Connector(connector)), nil
-	},
-	"pgx with lazytx": func(dsn string) (*sql.DB, error) {
-		config, err := pgx.ParseConfig(dsn)
-		if err != nil {
-			return nil, err
-		}
-		return sql.OpenDB(lazytx.Connector(stdlib.GetConnector(*config))), nil
-	},
-}
-
 // eachDriver runs a test with each driver for PostgreSQL, and with SQLite.
 func eachDriver(t *testing.T, test func(t *testing.T, db kit.Database)) {
 	t.Helper()
@@ -68,8 +44,8 @@ func eachDriver(t *testing.T, test func(t *testing.T, db kit.Database)) {
 // eachNumberedDriver is like eachDriver. Each driver has the same number in all runs.
 func eachNumberedDriver(t *testing.T, test func(t *testing.T, n int, db kit.Database)) {
 	t.Helper()
-	for n, name := range slices.Sorted(maps.Keys(drivers)) {
-		open := drivers[name]
+	for n, name := range slices.Sorted(maps.Keys(kit.Drivers)) {
+		open := kit.Drivers[name]
 		t.Run(name, func(t *testing.T) {
 			if name != "libpq" {
 				kit.Long(t)
@@ -84,7 +60,7 @@ func eachNumberedDriver(t *testing.T, test func(t *testing.T, n int, db kit.Data
 			test(t, n, database)
 		})
 	}
-	t.Run("sqlite", func(t *testing.T) { test(t, len(drivers), kit.SQLite(t)) })
+	t.Run("sqlite", func(t *testing.T) { test(t, len(kit.Drivers), kit.SQLite(t)) })
 }
 
 // handle is a handler of one message.

@@ -71,7 +71,7 @@ func TestHandlerThatEndsItsTransactionIsRefused(t *testing.T) {
 func TestHandlersStatementsUseTheLockTimeoutOfTheConnection(t *testing.T) {
 	for mode := range modes {
 		t.Run(mode, func(t *testing.T) {
-			for name, open := range drivers {
+			for name, open := range kit.Drivers {
 				t.Run(name, func(t *testing.T) {
 					if name != "libpq" && mode != "single" {
 						kit.Long(t)
@@ -127,7 +127,7 @@ func TestHandlersStatementsUseTheLockTimeoutOfTheConnection(t *testing.T) {
 // After the LockTimeout of the inbox the waiting statement is canceled, and the message
 // is tried again.
 func TestWaitForADuplicateCountsAsNoAttempt(t *testing.T) {
-	for name, open := range drivers {
+	for name, open := range kit.Drivers {
 		t.Run(name, func(t *testing.T) {
 			if name != "libpq" {
 				kit.Long(t)

@@ -170,6 +170,26 @@ func Connector(dsn string) (connector driver.Connector, err error) {
 	return connector, nil
 }
 
+// Drivers contains functions that open a PostgreSQL database, one for each supported driver.
+var Drivers = map[string]func(dsn string) (*sql.DB, error){
+	"libpq": func(dsn string) (*sql.DB, error) { return sql.Open("postgres", dsn) },
+	"pgx":   func(dsn string) (*sql.DB, error) { return sql.Open("pgx", dsn) },
+	"lazytx": func(dsn string) (*sql.DB, error) {
+		connector, err := pq.NewConnector(dsn)
+		if err != nil {
+			return nil, err
+		}
+		return sql.OpenDB(lazytx.Connector(connector)), nil
+	},
+	"pgx with lazytx": func(dsn string) (*sql.DB, error) {
+		config, err := pgx.ParseConfig(dsn)
+		if err != nil {
+			return nil, err
+		}
+		return sql.OpenDB(lazytx.Connector(stdlib.GetConnector(*config))), nil
+	},
+}
+
 // patient is a connector that waits while the server has no connection left, because
 // tests that run at the same time share the server's connections.
 type patient struct{ driver.Connector }
