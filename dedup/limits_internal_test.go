@@ -156,8 +156,7 @@ func TestLagThatCannotBeTrueIsNotMeasured(t *testing.T) {
 func TestFewMessagesOfABatchRunAlone(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		kit.OK(t, schema.Up(t.Context(), db.DB, config))
+		config := kit.Tables(t, db)
 		inbox, err := New(db.DB, Config{
 			Schema: config, Consumer: "payments", Logger: kit.Logger(t), Batch: Batch{Size: 2, Wait: time.Hour},
 		})

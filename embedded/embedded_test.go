@@ -21,8 +21,7 @@ const topic = "orders.placed"
 
 func newTransport(t *testing.T, db kit.Database) (*embedded.Transport, schema.Config) {
 	t.Helper()
-	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	kit.OK(t, schema.Up(t.Context(), db.DB, config))
+	config := kit.Tables(t, db)
 	transport, err := embedded.New(db.DB, embedded.Config{Schema: config})
 	kit.OK(t, err)
 	return transport, config

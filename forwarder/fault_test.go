@@ -220,8 +220,7 @@ func TestADatabaseThatIsNotThereYet(t *testing.T) {
 func eachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, config schema.Config)) {
 	t.Helper()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		kit.OK(t, schema.Up(t.Context(), db.DB, config))
+		config := kit.Tables(t, db)
 		test(t, db.DB, config)
 	})
 }

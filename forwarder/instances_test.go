@@ -173,8 +173,7 @@ func TestInstancesComeAndGo(t *testing.T) {
 func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		kit.OK(t, schema.Up(t.Context(), db.DB, config))
+		config := kit.Tables(t, db)
 		cfg := quick(config)
 		cfg.Lease = time.Second
 		cfg.CloseTimeout = 100 * time.Millisecond

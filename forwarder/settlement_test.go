@@ -19,8 +19,7 @@ var errRefused = errors.New("refused")
 // on its database.
 func ownerOfAll(t *testing.T, db kit.Database) (s *store, exec func(query string, args ...any)) {
 	t.Helper()
-	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	kit.OK(t, schema.Up(t.Context(), db.DB, config))
+	config := kit.Tables(t, db)
 	d, err := dialect.New(config)
 	kit.OK(t, err)
 	s = newStore(db.DB, d)
@@ -156,8 +155,7 @@ func TestBlockedKeyRemembersWhereItsSuccessorsBegin(t *testing.T) {
 func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		kit.OK(t, schema.Up(t.Context(), db.DB, config))
+		config := kit.Tables(t, db)
 		d, err := dialect.New(config)
 		kit.OK(t, err)
 		exec := func(query string, args ...any) {

@@ -54,6 +54,14 @@ func TestTrap27_AConnectionToAReplicaIsThrownAway(t *testing.T) {
 	}
 }
 
+// storeIn returns a store, and the dialect of its database. It creates the tables.
+func storeIn(t *testing.T, db kit.Database) (*store, dialect.Dialect) {
+	t.Helper()
+	d, err := dialect.New(kit.Tables(t, db))
+	kit.OK(t, err)
+	return newStore(db.DB, d), d
+}
+
 func TestCleanedErrors(t *testing.T) {
 	if got := clean(errors.New("a\x00b\xffc")); got != "a\uFFFDb\uFFFDc" {
 		t.Fatalf(`clean is %q, want "a�b�c"`, got)
@@ -70,14 +78,9 @@ func TestCleanedErrors(t *testing.T) {
 func TestTrap68_AConfirmedMessageTakesNoOtherWithIt(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		kit.OK(t, schema.Up(t.Context(), db.DB, config))
-		d, err := dialect.New(config)
-		kit.OK(t, err)
-		s := newStore(db.DB, d)
-		_, err = db.Exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata)
+		s, _ := storeIn(t, db)
+		kit.Exec(t, db, `INSERT INTO once_outbox (message_id, topic, slot, payload, metadata)
 			VALUES ('a', 't', 1, '', '{}'), ('b', 't', 1, '', '{}')`)
-		kit.OK(t, err)
 		left := func() (n int) {
 			kit.OK(t, db.QueryRow(`SELECT COUNT(*) FROM once_outbox`).Scan(&n))
 			return n
@@ -110,8 +113,7 @@ func TestTrap68_AConfirmedMessageTakesNoOtherWithIt(t *testing.T) {
 func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		kit.OK(t, schema.Up(t.Context(), db.DB, config))
+		config := kit.Tables(t, db)
 		d, err := dialect.New(config)
 		kit.OK(t, err)
 		owner, other := newStore(db.DB, d), newStore(db.DB, d)
@@ -185,16 +187,11 @@ func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 func TestADeadLetterOfAPositionThatIsUsedAgain(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		kit.OK(t, schema.Up(t.Context(), db.DB, config))
-		d, err := dialect.New(config)
-		kit.OK(t, err)
-		s := newStore(db.DB, d)
+		s, _ := storeIn(t, db)
 		kit.OK(t, kit.Err(s.lease(t.Context(), leaseRequest{take: true, length: time.Minute})))
 		for _, id := range []string{"old", "new"} {
-			_, err = db.Exec(`INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata)
-				VALUES (7, '` + id + `', 't', 1, '', '{}')`)
-			kit.OK(t, err)
+			kit.Exec(t, db, `INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata)
+				VALUES (7, '`+id+`', 't', 1, '', '{}')`)
 			moved, err := s.moveDead(t.Context(), dispatch.Death{
 				Message: &dispatch.Message{Position: 7, ID: id}, Err: errRefused, Exhausted: true,
 			}, SendSuccessors)
@@ -203,26 +200,17 @@ func TestADeadLetterOfAPositionThatIsUsedAgain(t *testing.T) {
 				t.Fatal("moved is false")
 			}
 		}
-		var n int
-		kit.OK(t, db.QueryRow(`SELECT COUNT(*) FROM once_outbox_dead WHERE position = 7`).Scan(&n))
-		if n != 2 {
-			t.Fatalf("n is %d, want 2", n)
-		}
+		kit.WantNumber(t, db, 2, `SELECT COUNT(*) FROM once_outbox_dead WHERE position = 7`)
 	})
 }
 
 func TestTrap68_ARepeatedRemovalIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		kit.OK(t, schema.Up(t.Context(), db.DB, config))
-		d, err := dialect.New(config)
-		kit.OK(t, err)
-		s := newStore(db.DB, d)
+		s, _ := storeIn(t, db)
 		s.keepSent = true
-		_, err = db.Exec(`INSERT INTO once_outbox (message_id, topic, slot, payload, metadata)
+		kit.Exec(t, db, `INSERT INTO once_outbox (message_id, topic, slot, payload, metadata)
 			VALUES ('a', 't', 1, '', '{}'), ('b', 't', 1, '', '{}'), ('c', 't', 1, '', '{}')`)
-		kit.OK(t, err)
 		count := func(query string) (n int) {
 			kit.OK(t, db.QueryRow(query).Scan(&n))
 			return n
@@ -252,11 +240,7 @@ func TestTrap68_ARepeatedRemovalIsLoggedOnce(t *testing.T) {
 func TestTheSentLogIsForgottenInBatches(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		kit.OK(t, schema.Up(t.Context(), db.DB, config))
-		d, err := dialect.New(config)
-		kit.OK(t, err)
-		s := newStore(db.DB, d)
+		s, d := storeIn(t, db)
 		sent := func(id string, minutes int) {
 			_, err := db.Exec(d.SQL(`INSERT INTO {outbox_sent} (position, message_id, topic, payload, metadata, created_at, sent_at)
 				VALUES (1, $1, 't', '', '{}', {now}, {after $2})`), id, -minutes*60_000)

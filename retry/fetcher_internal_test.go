@@ -16,15 +16,13 @@ import (
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/internal/test/kit"
-	"github.com/watermill-once/once/schema"
 )
 
 // idleFetcher returns a fetcher for two handlers that is not running. The test calls its
 // methods. The fetcher has its own gate, so crashed messages of other tests do not stop it.
 func idleFetcher(t *testing.T, db kit.Database) *fetcher {
 	t.Helper()
-	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	kit.OK(t, schema.Up(t.Context(), db.DB, config))
+	config := kit.Tables(t, db)
 	r, err := New(db.DB, Config{Schema: config, Concurrency: 2, PollInterval: time.Hour})
 	kit.OK(t, err)
 	f := newFetcher(&subscriber{retries: r, consumer: "payments"}, "orders.placed", nil, 0)

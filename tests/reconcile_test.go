@@ -43,8 +43,7 @@ func (f fanout) Close() error { return nil }
 // they have handled or parked are not missing.
 func TestReconcileComparesEveryKindOfConsumer(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		tables := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		kit.OK(t, schema.Up(t.Context(), db.DB, tables))
+		tables := kit.Tables(t, db)
 		consumers := []string{"direct", "stored", "within"}
 		serveThreeKinds(t, db.DB, tables)
 

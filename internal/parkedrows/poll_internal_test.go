@@ -14,14 +14,12 @@ import (
 
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/test/kit"
-	"github.com/watermill-once/once/schema"
 )
 
 // storeIn creates the tables in a database, and returns its Store.
 func storeIn(t *testing.T, db kit.Database) *Store {
 	t.Helper()
-	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	kit.OK(t, schema.Up(t.Context(), db.DB, config))
+	config := kit.Tables(t, db)
 	s, err := NewStore(db.DB, config)
 	kit.OK(t, err)
 	return s

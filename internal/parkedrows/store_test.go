@@ -16,7 +16,6 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/internal/test/rows"
-	"github.com/watermill-once/once/schema"
 )
 
 var errHandler = errors.New("handler failed")
@@ -29,8 +28,7 @@ func eachDatabase(t *testing.T, test func(t *testing.T, s *parkedrows.Store)) {
 
 func newStore(t *testing.T, db kit.Database) *parkedrows.Store {
 	t.Helper()
-	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	kit.OK(t, schema.Up(t.Context(), db.DB, config))
+	config := kit.Tables(t, db)
 	store, err := parkedrows.NewStore(db.DB, config)
 	kit.OK(t, err)
 	return store
@@ -378,8 +376,7 @@ func TestTrap117_IgnoredChangeOfTheInboxIsAnError(t *testing.T) {
 // be found.
 func TestEveryInsertStoresTheLabels(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		kit.OK(t, schema.Up(t.Context(), db.DB, config))
+		config := kit.Tables(t, db)
 		s, err := parkedrows.NewStore(db.DB, config)
 		kit.OK(t, err)
 		labelled := func(id string) *message.Message {

@@ -19,8 +19,7 @@ func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 func newLog(t *testing.T, db kit.Database) *audit.Log {
 	t.Helper()
-	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	kit.OK(t, schema.Up(t.Context(), db.DB, config))
+	config := kit.Tables(t, db)
 	log, err := audit.New(db.DB, config)
 	kit.OK(t, err)
 	return log

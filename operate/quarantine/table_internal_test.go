@@ -12,7 +12,6 @@ import (
 	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/operate"
-	"github.com/watermill-once/once/schema"
 )
 
 var (
@@ -25,8 +24,7 @@ var (
 
 func newTestTable(t *testing.T, db kit.Database) *table {
 	t.Helper()
-	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	kit.OK(t, schema.Up(t.Context(), db.DB, config))
+	config := kit.Tables(t, db)
 	entries, err := New(db.DB, operate.Config{Schema: config, ReplayLease: time.Minute})
 	kit.OK(t, err)
 	return entries.table

@@ -5,15 +5,13 @@ import (
 	"testing"
 
 	"github.com/watermill-once/once/internal/test/kit"
-	"github.com/watermill-once/once/schema"
 )
 
 // A message that moves from one table to another during a call appears in exactly one
 // of the tables.
 func TestTablesAreReadAsOfOneMoment(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		kit.OK(t, schema.Up(t.Context(), db.DB, config))
+		config := kit.Tables(t, db)
 		j, err := New(db.DB, config)
 		kit.OK(t, err)
 		count := func(tx *sql.Tx) (n int) {

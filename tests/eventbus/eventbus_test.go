@@ -16,7 +16,6 @@ import (
 	"github.com/watermill-once/once/internal/chain"
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
-	"github.com/watermill-once/once/schema"
 )
 
 func TestMain(m *testing.M) { kit.MainWithTables(m) }
@@ -38,8 +37,7 @@ type bench struct {
 
 func newBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()
-	tables := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	kit.OK(t, schema.Up(t.Context(), db.DB, tables))
+	tables := kit.Tables(t, db)
 	box, err := outbox.New(outbox.Config{Schema: tables})
 	kit.OK(t, err)
 	b := &bench{T: t, Database: db}

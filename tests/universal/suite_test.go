@@ -323,8 +323,7 @@ func (n *named) Close() error {
 // The suite passes with outbox, forwarder and the embedded transport, in one SQLite database.
 func TestEmbeddedTransport(t *testing.T) {
 	db := kit.SQLite(t)
-	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-	kit.OK(t, schema.Up(t.Context(), db.DB, config))
+	config := kit.Tables(t, db)
 	transport, err := embedded.New(db.DB, embedded.Config{Schema: config})
 	kit.OK(t, err)
 	t.Cleanup(func() {

@@ -150,8 +150,7 @@ func TestSQLFromMigratesTables(t *testing.T) {
 	migration := fmt.Sprintf("-- compatible_from: %d\nCREATE TABLE {index later} (x integer);", schema.Version())
 	path, withTwo := build(t, migration), build(t, migration, `CREATE TABLE {index last} (x integer);`)
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
-		kit.OK(t, schema.Up(t.Context(), db.DB, config))
+		config := kit.Tables(t, db)
 		r, two := release{t, path, db}, release{t, withTwo, db}
 		apply := func(text string) error {
 			tx, err := db.BeginTx(t.Context(), nil)

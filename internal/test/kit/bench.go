@@ -92,6 +92,14 @@ type Bench struct {
 	Config schema.Config
 }
 
+// Tables creates the tables in db, and returns the configuration with its dialect.
+func Tables(t testing.TB, db Database) schema.Config {
+	t.Helper()
+	config := schema.Config{Dialect: schema.Dialect(db.Dialect)}
+	OK(t, schema.Up(t.Context(), db.DB, config))
+	return config
+}
+
 // NewBench creates the tables in db. The dialect of config is that of db.
 func NewBench(t *testing.T, db Database, config schema.Config) *Bench {
 	t.Helper()
