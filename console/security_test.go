@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -246,12 +245,10 @@ func (b *bench) leadsToNoFile(t *testing.T) {
 }
 
 func TestTheFilesOfOthersAreUnchanged(t *testing.T) {
-	sums, err := os.ReadFile("assets/SHA256SUMS")
-	kit.OK(t, err)
+	sums := kit.ReadFile(t, "assets/SHA256SUMS")
 	for line := range strings.SplitSeq(strings.TrimSpace(string(sums)), "\n") {
 		sum, name, _ := strings.Cut(line, "  ")
-		content, err := os.ReadFile("assets/" + name)
-		kit.OK(t, err)
+		content := kit.ReadFile(t, "assets/"+name)
 		got := sha256.Sum256(content)
 		if seen := hex.EncodeToString(got[:]); seen != sum {
 			t.Errorf("%s: hex.EncodeToString(got[:]) is %q, want %q", name, seen, sum)

@@ -62,13 +62,11 @@ func TestBatchInsertsIDsInOrder(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	b, c := inBatches(t, db, 30, func(c *dedup.Config) { c.LockTimeout = time.Minute }), &calls{}
-	tx, err := db.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	tx := kit.Begin(t, db)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	claim := func(id string) {
 		t.Helper()
-		_, err := tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, $2, '')`, id, consumer)
-		kit.OK(t, err)
+		kit.Exec(t, tx, `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, $2, '')`, id, consumer)
 	}
 	claim("m00")
 	done := make(chan []error, 1)
@@ -160,8 +158,7 @@ func TestFrozenDuplicateDoesNotBlockItsBatch(t *testing.T) {
 	tx, err := db.BeginTx(t.Context(), nil)
 	kit.OK(t, err)
 	t.Cleanup(func() { _ = tx.Rollback() })
-	_, err = tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m02', $1, '')`, consumer)
-	kit.OK(t, err)
+	kit.Exec(t, tx, `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m02', $1, '')`, consumer)
 	errs := deliver(ways["each"](b, c, none), numbered(5)...)
 	kindOf(t, errs[2], chain.Undecided)
 	errs[2] = nil

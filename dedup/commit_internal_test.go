@@ -79,8 +79,7 @@ func TestOneProcessAtATimeWorksOnDays(t *testing.T) {
 	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	inbox, err := New(db.DB, Config{Schema: config, Logger: kit.Logger(t)})
 	kit.OK(t, err)
-	tx, err := db.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	tx := kit.Begin(t, db)
 	defer func() { _ = tx.Rollback() }()
 	var locked bool
 	if err := tx.QueryRowContext(t.Context(), inbox.dialect.TryDays("inbox")).Scan(&locked); err != nil || !locked {

@@ -191,8 +191,7 @@ func TestInsertDuringCreationOfItsDayCountsAsNoAttempt(t *testing.T) {
 	t.Parallel()
 	b := newDays(t)
 	id := idAt(-oneDay)
-	tx, err := b.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	tx := kit.Begin(t, b)
 	defer func() { _ = tx.Rollback() }()
 	exec := func(query string) {
 		t.Helper()
@@ -302,8 +301,7 @@ func TestDropOfADaySeesMessagesThatItWaitedFor(t *testing.T) {
 			id := idAt(40 * oneDay)
 			tx, err := b.BeginTx(t.Context(), nil)
 			kit.OK(t, err)
-			_, err = tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, $2, '')`, id, consumer)
-			kit.OK(t, err)
+			kit.Exec(t, tx, `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, $2, '')`, id, consumer)
 			swept := make(chan error, 1)
 			go func() { swept <- sweep() }()
 			kit.Eventually(t, 20*time.Second, "the sweep waits", func() bool {

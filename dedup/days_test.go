@@ -294,8 +294,7 @@ func TestInsertReadsOnePartition(t *testing.T) {
 	if many := plan(dedup.DigestsQuery(b.inbox), consumer, "{"+id+"}"); strings.Count(many, "never executed") < 7 {
 		t.Errorf("several messages:\n%s", many)
 	}
-	tx, err := b.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	tx := kit.Begin(t, b)
 	defer func() { _ = tx.Rollback() }()
 	kit.Exec(t, tx, `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, 'payments', '')
 		ON CONFLICT (message_id, consumer) DO NOTHING`, outbox.NewID())

@@ -267,8 +267,7 @@ func TestDayStaysIfItsRowsCannotBeKept(t *testing.T) {
 	inbox, err := New(db.DB, Config{Schema: config})
 	kit.OK(t, err)
 	d := inbox.day(&calendar{schema: "public"}, time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC))
-	tx, err := db.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	tx := kit.Begin(t, db)
 	defer func() { _ = tx.Rollback() }()
 	for _, query := range []string{inbox.sql.days.create(d), `CREATE TEMPORARY TABLE once_kept (n integer)`} {
 		kit.Exec(t, tx, query)

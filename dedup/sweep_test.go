@@ -257,8 +257,7 @@ func (b *bench) cost(retention time.Duration) (pages, rows int) {
 
 func (b *bench) explained(query string, args ...any) (pages, rows int) {
 	b.Helper()
-	tx, err := b.BeginTx(b.Context(), nil)
-	kit.OK(b, err)
+	tx := kit.Begin(b, b)
 	defer func() { _ = tx.Rollback() }()
 	var explained []byte
 	query = `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ` + query

@@ -29,16 +29,14 @@ func TestCodeInTheDocsCompiles(t *testing.T) {
 	kit.OK(t, err)
 	for _, file := range append(files, "tests/dropin/snippets_test.go", "tests/dropin/cqrs_page_test.go", "tests/pgxoutbox/snippets_test.go",
 		"tests/stock/snippets_test.go", "examples/first/main.go") {
-		source, err := os.ReadFile(file)
-		kit.OK(t, err)
+		source := kit.ReadFile(t, file)
 		compiled += unindent(string(source))
 	}
 	pages, err := filepath.Glob("docs/*.md")
 	kit.OK(t, err)
 	blocks := 0
 	for _, page := range append(pages, "README.md") {
-		text, err := os.ReadFile(page)
-		kit.OK(t, err)
+		text := kit.ReadFile(t, page)
 		for _, block := range goBlock.FindAllStringSubmatch(string(text), -1) {
 			blocks++
 			if !strings.Contains(compiled, unindent(block[1])) {
@@ -73,8 +71,7 @@ func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
 	kit.OK(t, err)
 	for _, page := range append(append(pages, deeper...), "README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md",
 		"cmd/once/JSON.md", "examples/minimal/README.md", "examples/orders/README.md") {
-		text, err := os.ReadFile(page)
-		kit.OK(t, err)
+		text := kit.ReadFile(t, page)
 		for _, target := range link.FindAllStringSubmatch(goBlock.ReplaceAllString(string(text), ""), -1) {
 			path := page
 			if target[1] != "" {
@@ -87,8 +84,7 @@ func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
 			if target[2] == "" {
 				continue
 			}
-			there, err := os.ReadFile(path)
-			kit.OK(t, err)
+			there := kit.ReadFile(t, path)
 			if !slices.Contains(anchors(string(there)), target[2]) {
 				t.Errorf("%s: %s has no part %s", page, path, target[2])
 			}
@@ -103,8 +99,7 @@ func TestPagesAreShort(t *testing.T) {
 	contributing, err := filepath.Glob("docs/contributing/*.md")
 	kit.OK(t, err)
 	for _, page := range append(append(pages, contributing...), "README.md") {
-		text, err := os.ReadFile(page)
-		kit.OK(t, err)
+		text := kit.ReadFile(t, page)
 		most := 300
 		if page == "README.md" {
 			most = 200

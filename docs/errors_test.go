@@ -201,12 +201,10 @@ var (
 
 // The log lines that the page about trouble explains are in the code.
 func TestLogLinesOfThePageAreInTheCode(t *testing.T) {
-	page, err := os.ReadFile("docs/trouble.md")
-	kit.OK(t, err)
+	page := kit.ReadFile(t, "docs/trouble.md")
 	var code strings.Builder
 	for path := range sources(t) {
-		source, err := os.ReadFile(path)
-		kit.OK(t, err)
+		source := kit.ReadFile(t, path)
 		code.WriteString(spaces.ReplaceAllString(string(source), ""))
 	}
 	lines := logged.FindAllStringSubmatch(string(page), -1)

@@ -365,8 +365,7 @@ func TestTrap01_ALateCommitDuringRelease(t *testing.T) {
 	put(t, db, schema.Config{}, "t", msg("next", "key"))
 	goBy(t, db, b, "first")
 
-	lock, err := db.Begin()
-	kit.OK(t, err)
+	lock := kit.Begin(t, db)
 	kit.OK(t, kit.Err(lock.Exec(`LOCK TABLE once_audit IN SHARE MODE`)))
 	released := make(chan error, 1)
 	letters := deadLetters(t, db, schema.Config{})

@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -81,8 +80,7 @@ func TestAMessageIsRemovedWhileItBecomesADeadLetter(t *testing.T) {
 	exec(t, db, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
 		'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END'`)
 	exec(t, db, `CREATE TRIGGER wait BEFORE INSERT ON once_outbox_dead FOR EACH ROW EXECUTE FUNCTION wait()`)
-	barrier, err := db.Begin()
-	kit.OK(t, err)
+	barrier := kit.Begin(t, db)
 	defer func() { _ = barrier.Rollback() }()
 	kit.OK(t, kit.Err(barrier.Exec(`SELECT pg_advisory_xact_lock(1)`)))
 
@@ -226,8 +224,7 @@ var sqlBlock = regexp.MustCompile("(?s)```sql\n(.*?)```")
 // The queries in the docs that look for lost messages must find them.
 func TestQueriesOfTheDocs(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/operating-the-forwarder.md")
-	kit.OK(t, err)
+	text := kit.ReadFile(t, "../docs/operating-the-forwarder.md")
 	blocks := sqlBlock.FindAllStringSubmatch(string(text), -1)
 	if len(blocks) != 2 {
 		t.Fatalf("%d blocks, want 2: %q", len(blocks), blocks)

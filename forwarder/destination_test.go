@@ -60,18 +60,14 @@ func ends(t *testing.T, ended <-chan error) error {
 }
 
 // atWork inserts the row of an instance that seems to run, without an actual instance.
-func atWork(t *testing.T, db interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}, lite bool, destination string, seconds int,
-) {
+func atWork(t *testing.T, db kit.Querier, lite bool, destination string, seconds int) {
 	t.Helper()
 	until := fmt.Sprintf(`now() + interval '%d second'`, seconds)
 	if lite {
 		until = fmt.Sprintf(`unixepoch() * 1000 + %d`, seconds*1000)
 	}
-	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`INSERT INTO once_forwarders (owner, lease_until, destination)
+	kit.Exec(t, db, fmt.Sprintf(`INSERT INTO once_forwarders (owner, lease_until, destination)
 		VALUES ('another', %s, '%s') ON CONFLICT (owner) DO UPDATE SET lease_until = excluded.lease_until`, until, destination))
-	kit.OK(t, err)
 }
 
 // Trap 88. Run of an instance with another destination must return an error.
@@ -212,8 +208,7 @@ func TestTwoDestinationsStartAtOnce(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		release := func() {}
 		if !isSQLite(t, db) {
-			lock, err := db.Begin()
-			kit.OK(t, err)
+			lock := kit.Begin(t, db)
 			defer func() { _ = lock.Rollback() }()
 			kit.OK(t, kit.Err(lock.Exec(`SELECT FROM once_slots FOR UPDATE`)))
 			release = func() {
@@ -261,8 +256,7 @@ func TestADestinationThatComesBackAtThisMoment(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)
 	atWork(t, db, false, "rabbit a", -1)
-	renewal, err := db.Begin()
-	kit.OK(t, err)
+	renewal := kit.Begin(t, db)
 	defer func() { _ = renewal.Rollback() }()
 	atWork(t, renewal, false, "rabbit a", 3600)
 	log := &kit.Logs{}
@@ -294,8 +288,7 @@ func TestAnInstanceThatComesBackGivesWay(t *testing.T) {
 		put(t, db, config, "t", msg("before", ""))
 		drained(t, db)
 
-		taken, err := db.BeginTx(t.Context(), nil)
-		kit.OK(t, err)
+		taken := kit.Begin(t, db)
 		defer func() { _ = taken.Rollback() }()
 		kit.Exec(t, taken, `DELETE FROM once_forwarders`)
 		atWork(t, taken, isSQLite(t, db), "rabbit b", 3600)

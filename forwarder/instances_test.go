@@ -218,8 +218,7 @@ func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 func TestASlotIsTakenAtTheSameMoment(t *testing.T) {
 	t.Parallel()
 	db := postgres(t)
-	other, err := db.Begin()
-	kit.OK(t, err)
+	other := kit.Begin(t, db)
 	defer func() { _ = other.Rollback() }()
 	kit.OK(t, kit.Err(other.Exec(`UPDATE once_slots SET owner = 'another', lease_until = now() + interval '1 hour' WHERE slot = 7`)))
 	cfg := quick(schema.Config{})

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/watermill-once/once/forwarder/internal/dispatch"
-	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/outboxrow"
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
@@ -17,8 +16,7 @@ import (
 func TestLookaheadFindsTheTenantWithoutDecoding(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t).DB
-	d, err := dialect.New(schema.Config{}.WithDefaults())
-	kit.OK(t, err)
+	d := kit.Dialect(t, schema.Config{}.WithDefaults())
 	for metadata, want := range map[string]string{
 		`{}`:                        "",
 		`{"a":"b"}`:                 "",

@@ -281,8 +281,7 @@ func TestReleaseWhileAMessageOfTheKeyIsCommitted(t *testing.T) {
 	eventually(t, "dead", func() bool { return countDead(t, db) == 1 })
 	box, err := outbox.New(outbox.Config{})
 	kit.OK(t, err)
-	open, err := db.Begin()
-	kit.OK(t, err)
+	open := kit.Begin(t, db)
 	kit.OK(t, box.Publisher(open).Publish("t", msg("late", "key")))
 	free := func(from int) {
 		for i := range 5 {
@@ -293,8 +292,7 @@ func TestReleaseWhileAMessageOfTheKeyIsCommitted(t *testing.T) {
 		}
 	}
 	free(0)
-	lock, err := db.Begin()
-	kit.OK(t, err)
+	lock := kit.Begin(t, db)
 	kit.OK(t, kit.Err(lock.Exec(`LOCK TABLE once_audit IN SHARE MODE`)))
 	released := make(chan error, 1)
 	letters := deadLetters(t, db, schema.Config{})

@@ -274,8 +274,7 @@ func TestTrap03_AReadCostsTheSameWithAnyBacklog(t *testing.T) {
 	t.Parallel()
 	db := kit.EmptyPostgres(t)
 	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
-	d, err := dialect.New(schema.Config{})
-	kit.OK(t, err)
+	d := kit.Dialect(t, schema.Config{})
 	s := newStore(db.DB, d)
 	exec := func(query string, args ...any) {
 		kit.Exec(t, db, query, args...)

@@ -11,7 +11,6 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/watermill-once/once/forwarder/internal/dispatch"
-	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
@@ -38,8 +37,7 @@ func eachCounted(t *testing.T, test func(t *testing.T, server kit.Database, s *s
 			t.Parallel()
 			server := kit.Postgres(t)
 			kit.OK(t, schema.Up(t.Context(), server.DB, schema.Config{}))
-			d, err := dialect.New(schema.Config{})
-			kit.OK(t, err)
+			d := kit.Dialect(t, schema.Config{})
 			trips := &kit.RoundTrips{}
 			db := open(t, server.DSN, trips)
 			defer func() {
@@ -142,8 +140,7 @@ func TestReadIsNeverSerializable(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
-	d, err := dialect.New(schema.Config{})
-	kit.OK(t, err)
+	d := kit.Dialect(t, schema.Config{})
 	db.SetMaxOpenConns(1)
 	kit.Exec(t, db, `SET default_transaction_isolation = 'serializable'`)
 	s := newStore(db.DB, d)

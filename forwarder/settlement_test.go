@@ -20,8 +20,7 @@ var errRefused = errors.New("refused")
 func ownerOfAll(t *testing.T, db kit.Database) (s *store, exec func(query string, args ...any)) {
 	t.Helper()
 	config := kit.Tables(t, db)
-	d, err := dialect.New(config)
-	kit.OK(t, err)
+	d := kit.Dialect(t, config)
 	s = newStore(db.DB, d)
 	exec = func(query string, args ...any) {
 		t.Helper()
@@ -156,8 +155,7 @@ func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := kit.Tables(t, db)
-		d, err := dialect.New(config)
-		kit.OK(t, err)
+		d := kit.Dialect(t, config)
 		exec := func(query string, args ...any) {
 			kit.Exec(t, db, d.SQL(query), args...)
 		}
@@ -265,15 +263,13 @@ func TestSettleReportsThePartsThatFailed(t *testing.T) {
 	db := kit.SQLite(t)
 	config := schema.Config{Dialect: schema.SQLite}
 	kit.OK(t, schema.Up(t.Context(), db.DB, config))
-	d, err := dialect.New(config)
-	kit.OK(t, err)
+	d := kit.Dialect(t, config)
 	for failing := int64(1); ; failing++ {
 		for _, table := range []string{"once_outbox", "once_outbox_dead", "once_slots", "once_forwarders"} {
 			kit.Exec(t, db, `DELETE FROM `+table)
 		}
-		_, err := db.ExecContext(t.Context(), `INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata) VALUES
+		kit.Exec(t, db, `INSERT INTO once_outbox (position, message_id, topic, slot, payload, metadata) VALUES
 			(1, 'a', 't', 1, '', '{}'), (2, 'b', 't', 1, '', '{}'), (3, 'c', 't', 1, '', '{}'), (4, 'd', 't', 1, '', '{}')`)
-		kit.OK(t, err)
 		pool, failed := kit.FailingStep(db, failing)
 		s := newStore(db.DB, d)
 		kit.OK(t, kit.Err(s.lease(t.Context(), leaseRequest{take: true, length: time.Hour})))

@@ -57,8 +57,7 @@ func TestTrap27_AConnectionToAReplicaIsThrownAway(t *testing.T) {
 // storeIn returns a store, and the dialect of its database. It creates the tables.
 func storeIn(t *testing.T, db kit.Database) (*store, dialect.Dialect) {
 	t.Helper()
-	d, err := dialect.New(kit.Tables(t, db))
-	kit.OK(t, err)
+	d := kit.Dialect(t, kit.Tables(t, db))
 	return newStore(db.DB, d), d
 }
 
@@ -114,8 +113,7 @@ func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := kit.Tables(t, db)
-		d, err := dialect.New(config)
-		kit.OK(t, err)
+		d := kit.Dialect(t, config)
 		owner, other := newStore(db.DB, d), newStore(db.DB, d)
 		all := leaseRequest{take: true, length: time.Minute}
 		got, err := owner.lease(t.Context(), all)
@@ -129,8 +127,7 @@ func TestTrap18_OnlyTheOwnerChargesAndBuries(t *testing.T) {
 			t.Fatalf("got.slots are %v, want none", got.slots)
 		}
 
-		_, err = db.Exec(`INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata) VALUES ('a', 't', 'k', 1, '', '{}')`)
-		kit.OK(t, err)
+		kit.Exec(t, db, `INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata) VALUES ('a', 't', 'k', 1, '', '{}')`)
 		count := func(query string) (n int) {
 			kit.OK(t, db.QueryRow(query).Scan(&n))
 			return n
@@ -242,9 +239,8 @@ func TestTheSentLogIsForgottenInBatches(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s, d := storeIn(t, db)
 		sent := func(id string, minutes int) {
-			_, err := db.Exec(d.SQL(`INSERT INTO {outbox_sent} (position, message_id, topic, payload, metadata, created_at, sent_at)
+			kit.Exec(t, db, d.SQL(`INSERT INTO {outbox_sent} (position, message_id, topic, payload, metadata, created_at, sent_at)
 				VALUES (1, $1, 't', '', '{}', {now}, {after $2})`), id, -minutes*60_000)
-			kit.OK(t, err)
 		}
 		for _, minutes := range []int{9, 8, 7, 1, 0, 6} {
 			sent(fmt.Sprint(minutes), minutes)

@@ -34,8 +34,7 @@ func FuzzAcceptedMessagesAreStoredUnchanged(f *testing.F) {
 		if due != "" {
 			msg.Metadata[DueAt] = due
 		}
-		tx, err := db.BeginTx(t.Context(), nil)
-		kit.OK(t, err)
+		tx := kit.Begin(t, db)
 		defer func() { _ = tx.Rollback() }()
 		records, refused := box.check(topic, []*message.Message{msg}, &call{})
 		if published := box.Publisher(tx).Publish(topic, msg); (published == nil) != (refused == nil) {
@@ -75,8 +74,7 @@ func TestDueTimesWithLargeOffsets(t *testing.T) {
 		t.Run(text, func(t *testing.T) {
 			db := kit.Postgres(t).DB
 			kit.OK(t, schema.Up(t.Context(), db, schema.Config{}))
-			tx, err := db.BeginTx(t.Context(), nil)
-			kit.OK(t, err)
+			tx := kit.Begin(t, db)
 			defer func() { _ = tx.Rollback() }()
 			msg := message.NewMessage("id", nil)
 			msg.Metadata[DueAt] = text

@@ -173,8 +173,7 @@ func TestSchemaAdapterForWatermillSQLsPublisher(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		o := newOutbox(t, config)
 		adapter := o.SchemaAdapter()
-		tx, err := db.BeginTx(t.Context(), nil)
-		kit.OK(t, err)
+		tx := kit.Begin(t, db)
 		defer func() { _ = tx.Rollback() }()
 		pub, err := wsql.NewPublisher(tx, wsql.PublisherConfig{SchemaAdapter: adapter}, nil)
 		kit.OK(t, err)

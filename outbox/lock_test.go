@@ -53,8 +53,7 @@ func TestEventsOfAKeyAreInTheOrderOfCommits(t *testing.T) {
 			exec(t, db, `CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint NOT NULL)`)
 			exec(t, db, `INSERT INTO accounts VALUES (17, 0)`)
 			begin := func() *sql.Tx {
-				tx, err := db.BeginTx(t.Context(), nil)
-				kit.OK(t, err)
+				tx := kit.Begin(t, db)
 				t.Cleanup(func() { _ = tx.Rollback() })
 				return tx
 			}
@@ -161,8 +160,7 @@ func TestLockKeyBlocksOnlyTheSameKey(t *testing.T) {
 		box := newOutbox(t, config)
 		other := config
 		other.Prefix = "other_"
-		tx, err := db.BeginTx(t.Context(), nil)
-		kit.OK(t, err)
+		tx := kit.Begin(t, db)
 		kit.OK(t, box.LockKey(t.Context(), tx, "a"))
 		try := func(box *outbox.Outbox, key string) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

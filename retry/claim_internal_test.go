@@ -18,10 +18,9 @@ import (
 // refuse makes the database refuse each update of a row for which the condition is true.
 func refuse(t *testing.T, db kit.Database, condition string) {
 	t.Helper()
-	_, err := db.ExecContext(t.Context(), `
+	kit.Exec(t, db, `
 		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON once_parked FOR EACH ROW WHEN (`+condition+`) EXECUTE FUNCTION refuse()`)
-	kit.OK(t, err)
 }
 
 // empty removes the queued messages, and returns their number.

@@ -215,8 +215,7 @@ func TestUnackedWaitIncludesSlowErrors(t *testing.T) {
 	tx, err := b.BeginTx(t.Context(), nil)
 	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
-	_, err = tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', $1, '')`, consumer)
-	kit.OK(t, err)
+	kit.Exec(t, tx, `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', $1, '')`, consumer)
 	var tries atomic.Int32
 	count := func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {

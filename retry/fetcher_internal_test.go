@@ -41,8 +41,7 @@ func TestRenewalEndsWithTheLease(t *testing.T) {
 	if len(f.inFlight) != 1 {
 		t.Fatalf("%d claims, want one", len(f.inFlight))
 	}
-	tx, err := db.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	tx := kit.Begin(t, db)
 	defer func() { _ = tx.Rollback() }()
 	kit.Exec(t, tx, `LOCK TABLE once_parked IN ACCESS EXCLUSIVE MODE`)
 	f.config.Lease = 100 * time.Millisecond
@@ -141,8 +140,7 @@ func TestLockedRowsAreNotFetchedInALoop(t *testing.T) {
 	later := `UPDATE once_parked SET priority_class = 'retry',
 		due_at = now() + CASE WHEN message_id = '1' THEN interval '0' ELSE interval '1 hour' END`
 	kit.Exec(t, db, later)
-	tx, err := db.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	tx := kit.Begin(t, db)
 	defer func() { _ = tx.Rollback() }()
 	kit.Exec(t, tx, `UPDATE once_parked SET error = 'locked' WHERE message_id = '1'`)
 	if again := f.fetch(t.Context()); again || f.queue.len() > 0 {

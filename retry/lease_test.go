@@ -57,8 +57,7 @@ func TestTrap48HandlerIsNotCalledAfterLeaseEnd(t *testing.T) {
 		c.Logger = &logs
 	})
 	b.put("m1")
-	blocked, err := b.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	blocked := kit.Begin(t, b)
 	defer func() { _ = blocked.Rollback() }()
 	var calls, released atomic.Int32
 	b.run(func(msg *message.Message) error {
@@ -268,8 +267,7 @@ func TestKeyOrderStoresLargeMessagesInSeveralStatements(t *testing.T) {
 	db := kit.Postgres(t)
 	b := newBench(t, db, func(c *retry.Config) { c.KeyOrder = retry.BlockWhileRetried })
 	sub := b.retries.Subscriber(consumer, b.transport)
-	tx, err := db.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	tx := kit.Begin(t, db)
 	defer func() { _ = tx.Rollback() }()
 	kit.Exec(t, tx, `LOCK TABLE once_parked IN SHARE MODE`)
 	messages, err := sub.Subscribe(t.Context(), topic)

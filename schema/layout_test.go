@@ -2,7 +2,6 @@ package schema_test
 
 import (
 	"errors"
-	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -101,8 +100,7 @@ func TestInboxIsNotConvertedWhileInUse(t *testing.T) {
 	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	tx, err := db.BeginTx(t.Context(), nil)
 	kit.OK(t, err)
-	_, err = tx.ExecContext(t.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', 'payments', '')`)
-	kit.OK(t, err)
+	kit.Exec(t, tx, `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', 'payments', '')`)
 	if err := schema.Up(t.Context(), db.DB, byDay); err == nil || !strings.Contains(err.Error(), "lock timeout") {
 		t.Errorf("Up returned %v", err)
 	}
@@ -175,8 +173,7 @@ func TestUpConvertsPlainSentLogToByDay(t *testing.T) {
 		t.Errorf("ID %d follows %d", second, first)
 	}
 
-	docs, err := os.ReadFile("../docs/tables.md")
-	kit.OK(t, err)
+	docs := kit.ReadFile(t, "../docs/tables.md")
 	back := backToPlain.FindSubmatch(docs)
 	if back == nil {
 		t.Fatal("the docs do not say how to go back")

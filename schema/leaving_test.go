@@ -1,7 +1,6 @@
 package schema_test
 
 import (
-	"os"
 	"regexp"
 	"testing"
 
@@ -12,8 +11,7 @@ import (
 // The SQL of the page about leaving removes everything that the migrations have created.
 func TestLeavingRemovesEverything(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/leaving.md")
-	kit.OK(t, err)
+	page := kit.ReadFile(t, "../docs/leaving.md")
 	drop := regexp.MustCompile("(?s)```sql\n(.*?)```").FindSubmatch(page)
 	if drop == nil {
 		t.Fatal("docs/leaving.md has no SQL")

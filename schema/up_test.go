@@ -116,9 +116,8 @@ func TestTrap30ManyProcessesCallUpWithAnyIsolation(t *testing.T) {
 	for _, isolation := range []string{"repeatable read", "serializable"} {
 		t.Run(isolation, func(t *testing.T) {
 			db := kit.Postgres(t)
-			_, err := db.ExecContext(t.Context(), `DO $$BEGIN
+			kit.Exec(t, db, `DO $$BEGIN
 				EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+isolation+`'); END$$`)
-			kit.OK(t, err)
 			db.SetMaxIdleConns(0) // a new connection uses the new default
 			var all sync.WaitGroup
 			for range 10 {
@@ -143,8 +142,7 @@ func TestTrap30UpWaitsUntilItCanConnectToSQLite(t *testing.T) {
 		return db
 	}
 	other := open("?_txlock=exclusive")
-	tx, err := other.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	tx := kit.Begin(t, other)
 	kit.Exec(t, tx, `CREATE TABLE others (id INTEGER)`)
 	config := schema.Config{Dialect: schema.SQLite}
 	db := open("?_pragma=journal_mode(WAL)")

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"maps"
-	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -24,8 +23,7 @@ func TestCommandsOfTheDocsExist(t *testing.T) {
 	kit.OK(t, err)
 	found := 0
 	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		kit.OK(t, err)
+		text := kit.ReadFile(t, page)
 		for _, match := range onceCommand.FindAllStringSubmatch(string(text), -1) {
 			words := strings.Fields(match[1])
 			cmd, _, err := (&app{}).rootCommand().Find(words)
@@ -124,8 +122,7 @@ var quoted = regexp.MustCompile("`([a-z_]+)`")
 
 // JSON.md must name exactly the fields that the JSON objects have.
 func TestPageNamesTheFieldsOfObjects(t *testing.T) {
-	text, err := os.ReadFile("JSON.md")
-	kit.OK(t, err)
+	text := kit.ReadFile(t, "JSON.md")
 	left := maps.Clone(objects)
 	for line := range strings.Lines(string(text)) {
 		cells := strings.SplitN(strings.Trim(line, "|\n "), " | ", 2)

@@ -222,8 +222,7 @@ func TestDoctorLooksAtTheBroker(t *testing.T) {
 func TestDoctorLooksAtTransactions(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
-	tx, err := db.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	tx := kit.Begin(t, db)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	var pid, user, program string
 	kit.OK(t, tx.QueryRowContext(t.Context(), `SELECT pg_backend_pid(), current_user, current_setting('application_name')`).

@@ -154,8 +154,7 @@ func golden(t *testing.T, name, text string) {
 	if *update {
 		kit.OK(t, os.WriteFile(path, []byte(text), 0o600))
 	}
-	want, err := os.ReadFile(path)
-	kit.OK(t, err)
+	want := kit.ReadFile(t, path)
 	if string(want) != text {
 		t.Errorf("%s differs; go test -update writes it. Got:\n%s", path, text)
 	}

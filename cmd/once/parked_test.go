@@ -106,8 +106,7 @@ func TestConsumers(t *testing.T) {
 		if db.Dialect == "sqlite" {
 			ago = `unixepoch() * 1000 - 3600000`
 		}
-		_, err := db.ExecContext(t.Context(), `INSERT INTO once_consumers (consumer, topic, seen_at) VALUES ('old', 'orders.placed', `+ago+`)`)
-		kit.OK(t, err)
+		kit.Exec(t, db, `INSERT INTO once_consumers (consumer, topic, seen_at) VALUES ('old', 'orders.placed', `+ago+`)`)
 		if out := object[removedJSON](s, exitDone, "consumers", "remove", "old", "orders.placed", "--why", "renamed"); out.Consumer != "old" {
 			t.Errorf("removed %+v", out)
 		}

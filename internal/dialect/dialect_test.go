@@ -16,8 +16,7 @@ func TestMain(m *testing.M) { kit.Main(m) }
 
 func newDialect(t *testing.T, db kit.Database) dialect.Dialect {
 	t.Helper()
-	d, err := dialect.New(schema.Config{Dialect: schema.Dialect(db.Dialect)})
-	kit.OK(t, err)
+	d := kit.Dialect(t, schema.Config{Dialect: schema.Dialect(db.Dialect)})
 	return d
 }
 

@@ -27,8 +27,7 @@ type numbers struct {
 
 func eachReader(t *testing.T, test func(n numbers, driver string)) {
 	t.Parallel()
-	d, err := dialect.New(schema.Config{})
-	kit.OK(t, err)
+	d := kit.Dialect(t, schema.Config{})
 	for _, driver := range []string{"postgres", "pgx"} {
 		t.Run(driver, func(t *testing.T) {
 			// Other tests change many tables. If a server cannot keep up with that, it makes all plans anew.
@@ -214,8 +213,7 @@ func TestPreparesRecognisesPgx(t *testing.T) {
 		db, err := sql.Open(name, database.DSN)
 		kit.OK(t, err)
 		defer db.Close()
-		tx, err := db.BeginTx(t.Context(), nil)
-		kit.OK(t, err)
+		tx := kit.Begin(t, db)
 		if got := dialect.Prepares(tx); got != want {
 			t.Errorf("%s: %t, want %t", name, got, want)
 		}
@@ -229,8 +227,7 @@ func TestPreparesRecognisesPgx(t *testing.T) {
 func TestEndedRecognisesEachDriver(t *testing.T) {
 	t.Parallel()
 	database := kit.Postgres(t)
-	ours, err := dialect.New(schema.Config{})
-	kit.OK(t, err)
+	ours := kit.Dialect(t, schema.Config{})
 	for _, name := range []string{"pgx", "postgres"} {
 		db, err := sql.Open(name, database.DSN)
 		kit.OK(t, err)

@@ -33,8 +33,7 @@ func TestSettingsOfAFunctionDoNotMisleadLaterWork(t *testing.T) {
 			exec(t, db, `CREATE SCHEMA other; CREATE ROLE `+role+`; GRANT USAGE ON SCHEMA other TO `+role)
 			t.Cleanup(func() { _, _ = db.ExecContext(ctx, `RESET ROLE; DROP OWNED BY `+role+`; DROP ROLE `+role) })
 			kit.OK(t, schema.Up(ctx, db.DB, schema.Config{Schema: "other"}))
-			d, err := dialect.New(schema.Config{})
-			kit.OK(t, err)
+			d := kit.Dialect(t, schema.Config{})
 			reader := d.Reader(db.DB)
 			insert := d.SQL(`INSERT INTO {inbox} (message_id, consumer, digest) VALUES ('m1', 'c', '')`)
 			count := `SELECT COUNT(*) FROM {inbox} WHERE consumer = $1`
@@ -80,8 +79,7 @@ func TestConnectionWhoseRoleHasNoRightsIsClosed(t *testing.T) {
 			ctx := context.WithoutCancel(t.Context())
 			exec(t, db, `CREATE ROLE `+role)
 			t.Cleanup(func() { _, _ = db.ExecContext(ctx, `RESET ROLE; DROP ROLE `+role) })
-			d, err := dialect.New(schema.Config{})
-			kit.OK(t, err)
+			d := kit.Dialect(t, schema.Config{})
 			execute := func(statement string) error {
 				return d.InTx(ctx, db.DB, func(tx *sql.Tx) error { _, err := tx.ExecContext(ctx, statement); return err })
 			}
@@ -197,8 +195,7 @@ func TestQueriesOfLookAreNotCompiled(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	db.SetMaxOpenConns(1)
-	d, err := dialect.New(schema.Config{})
-	kit.OK(t, err)
+	d := kit.Dialect(t, schema.Config{})
 	jit := func(read func(ctx context.Context, db *sql.DB, work func(tx *sql.Tx) error) error) (value string) {
 		t.Helper()
 		kit.OK(t, read(t.Context(), db.DB, func(tx *sql.Tx) error {

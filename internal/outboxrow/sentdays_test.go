@@ -38,8 +38,7 @@ func plain(t *testing.T) *bench {
 	t.Helper()
 	db := kit.Postgres(t)
 	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
-	d, err := dialect.New(schema.Config{})
-	kit.OK(t, err)
+	d := kit.Dialect(t, schema.Config{})
 	return &bench{t, db.DB, d}
 }
 
@@ -106,8 +105,7 @@ func TestSweepDoesNothingWithAPlainLog(t *testing.T) {
 		t.Errorf("plain: %+v", r)
 	}
 	lite := kit.SQLite(t)
-	d, err := dialect.New(schema.Config{Dialect: schema.SQLite})
-	kit.OK(t, err)
+	d := kit.Dialect(t, schema.Config{Dialect: schema.SQLite})
 	if r, err := outboxrow.SweepSentDays(t.Context(), lite.DB, d, oneDay); err != nil || r.ByDay {
 		t.Errorf("SQLite: %+v, %v", r, err)
 	}
@@ -196,8 +194,7 @@ func TestSweepLeavesADayThatIsInUse(t *testing.T) {
 	b.sweep(oneDay)
 	b.exec(`ALTER TABLE once_outbox_sent DETACH PARTITION once_outbox_sent_first;
 		ALTER TABLE once_outbox_sent ATTACH PARTITION once_outbox_sent_first FOR VALUES FROM (MINVALUE) TO ('2020-01-01 00:00Z')`)
-	reader, err := b.db.BeginTx(b.Context(), nil)
-	kit.OK(t, err)
+	reader := kit.Begin(t, b.db)
 	defer func() { _ = reader.Rollback() }()
 	kit.One[int](t, reader, `SELECT COUNT(*) FROM once_outbox_sent`)
 	if r := b.sweep(oneDay); r.Dropped != 0 {

@@ -222,9 +222,8 @@ func TestBatchHasTheSizeOfItsEnvelopes(t *testing.T) {
 // setIsolation changes the default isolation of the database.
 func setIsolation(t *testing.T, db kit.Database, isolation string) {
 	t.Helper()
-	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`DO $$BEGIN
+	kit.Exec(t, db, fmt.Sprintf(`DO $$BEGIN
 		EXECUTE format('ALTER DATABASE %%I SET default_transaction_isolation = %%L', current_database(), '%s'); END$$`, isolation))
-	kit.OK(t, err)
 	db.SetMaxIdleConns(0) // a new connection has the new default
 }
 
@@ -239,10 +238,9 @@ func waitingForLocks(t *testing.T, db kit.Database) (n int) {
 // then waits until the returned function goOn is called. Meanwhile it keeps its locks.
 func slow(t *testing.T, db kit.Database, owner string) (goOn func()) {
 	t.Helper()
-	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`
+	kit.Exec(t, db, fmt.Sprintf(`
 		CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$;
 		CREATE TRIGGER slowly BEFORE UPDATE ON once_parked FOR EACH ROW WHEN (NEW.owner = '%s') EXECUTE FUNCTION slowly()`, owner))
-	kit.OK(t, err)
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err == nil {
 		_, err = tx.ExecContext(t.Context(), `SELECT pg_advisory_xact_lock(1)`)
@@ -392,10 +390,9 @@ func TestClaimFailsIfARowCannotBeRead(t *testing.T) {
 	db := kit.Postgres(t)
 	s := newStore(t, db)
 	deliver(t, s, "m1")
-	_, err := db.ExecContext(t.Context(), `
+	kit.Exec(t, db, `
 		ALTER TABLE once_parked DROP CONSTRAINT once_parked_rounds_check, ALTER rounds DROP DEFAULT,
 			ALTER rounds TYPE text USING 'many'`)
-	kit.OK(t, err)
 	if claims, err := s.Claim(t.Context(), selection); err == nil {
 		t.Errorf("%d rows were claimed", len(claims))
 	}

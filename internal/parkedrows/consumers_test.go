@@ -174,8 +174,7 @@ func TestRemoveNoticesAConsumerThatHasJustRegistered(t *testing.T) {
 	}
 	kit.OK(t, register())
 	exec(t, s, `UPDATE {consumers} SET seen_at = {after $1}`, -time.Hour.Milliseconds())
-	registering, err := db.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	registering := kit.Begin(t, db)
 	defer func() { _ = registering.Rollback() }()
 	kit.Exec(t, registering, `UPDATE once_consumers SET seen_at = now()`)
 	removed := make(chan error, 1)

@@ -24,17 +24,15 @@ func apply(t *testing.T, db kit.Database, tx *sql.Tx, version int) {
 	if db.Dialect == "sqlite" {
 		now = "unixepoch() * 1000"
 	}
-	_, err := tx.ExecContext(t.Context(), `
+	kit.Exec(t, tx, `
 		INSERT INTO once_versions (consumer, aggregate_type, aggregate_id, version, complete_from, applied_at)
 		VALUES ('c', 'account', 'a', $1, 1, `+now+`)
 		ON CONFLICT (consumer, aggregate_type, aggregate_id) DO UPDATE SET version = excluded.version`, version)
-	kit.OK(t, err)
 }
 
 func begin(t *testing.T, db kit.Database) *sql.Tx {
 	t.Helper()
-	tx, err := db.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	tx := kit.Begin(t, db)
 	t.Cleanup(func() { _ = tx.Rollback() })
 	return tx
 }

@@ -65,9 +65,8 @@ func aHeadGoes(t *testing.T, isolation string) {
 	tx, err := db.BeginTx(t.Context(), nil)
 	kit.OK(t, err)
 	defer func() { _ = tx.Rollback() }()
-	_, err = tx.ExecContext(t.Context(), `INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
+	kit.Exec(t, tx, `INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at)
 		VALUES ('c', 't', 'blocker', $1, '', 'waiting', now())`, parkedrows.Digest(blocker))
-	kit.OK(t, err)
 	waiting := func() int { return waitingForLocks(t, db) }
 	added, resolved := make(chan error, 1), make(chan error, 1)
 	go func() { added <- s.DeliverTo(t.Context(), "t", inOrder, keyed("a2", "a"), blocker) }()
@@ -165,10 +164,9 @@ func TestKeyOrderKeysDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	db := kit.Postgres(t)
 	s := newStore(t, db)
-	_, err := db.ExecContext(t.Context(), `
+	kit.Exec(t, db, `
 		CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$;
 		CREATE TRIGGER slowly BEFORE INSERT ON once_parked FOR EACH ROW WHEN (NEW.message_id = 'slow') EXECUTE FUNCTION slowly()`)
-	kit.OK(t, err)
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err == nil {
 		_, err = tx.ExecContext(t.Context(), `SELECT pg_advisory_xact_lock(1)`)

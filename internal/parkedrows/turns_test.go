@@ -32,11 +32,10 @@ func fillEach(t *testing.T, db kit.Database, class string, tenants []string, row
 		due = `CAST(unixepoch('subsec') * 1000 AS INTEGER) - 3600000`
 	}
 	envelope := parkedrows.Encode(message.NewMessage("filled", nil))
-	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`
+	kit.Exec(t, db, fmt.Sprintf(`
 		INSERT INTO once_parked (consumer, topic, message_id, tenant, priority_class, digest, envelope, state, due_at)
 		SELECT 'c', 't', '%[1]s-' || v.column1 || '-' || n, v.column1, '%[1]s', $1, $2, 'waiting', %[2]s FROM %[3]s, (VALUES ('%[4]s')) AS v`,
 		class, due, fmt.Sprintf(numbers, rows), strings.Join(tenants, "'), ('")), []byte("digest"), envelope)
-	kit.OK(t, err)
 }
 
 func of(tenant, id string) *message.Message {

@@ -32,8 +32,7 @@ func newBench(t *testing.T, db kit.Database, layout schema.Layout) *bench {
 	t.Helper()
 	config := schema.Config{Dialect: schema.Dialect(db.Dialect), Inbox: layout}
 	kit.OK(t, schema.Up(t.Context(), db.DB, config))
-	d, err := dialect.New(config)
-	kit.OK(t, err)
+	d := kit.Dialect(t, config)
 	log, err := archive.New(db.DB, config)
 	kit.OK(t, err)
 	return &bench{t, db.DB, d, log}
@@ -50,10 +49,9 @@ var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 // insert inserts the row of a message that was handled at a time.
 func (b *bench) insert(id, consumer string, at time.Time, tenant any) {
 	b.Helper()
-	_, err := b.db.ExecContext(b.Context(), b.dialect.SQL(`
+	kit.Exec(b, b.db, b.dialect.SQL(`
 		INSERT INTO {inbox} (message_id, consumer, processed_at, digest, tenant) VALUES ($1, $2, {from_millis $3}, '', $4)`),
 		id, consumer, at.UnixMilli(), tenant)
-	kit.OK(b, err)
 }
 
 // export returns the lines of an export.
@@ -151,9 +149,8 @@ func TestExportReadsAllPages(t *testing.T) {
 		tx, err := b.db.BeginTx(b.Context(), nil) // all rows have the same time
 		kit.OK(b, err)
 		for n := range 2001 {
-			_, err := tx.ExecContext(b.Context(), b.dialect.SQL(`INSERT INTO {inbox} (message_id, consumer, digest, processed_at)
+			kit.Exec(b, tx, b.dialect.SQL(`INSERT INTO {inbox} (message_id, consumer, digest, processed_at)
 				VALUES ($1, 'payments', '', {from_millis $2})`), fmt.Sprintf("m%04d", n), noon.UnixMilli())
-			kit.OK(b, err)
 		}
 		kit.OK(b, tx.Commit())
 		lines, _ := b.export(archive.Filter{})
@@ -176,8 +173,7 @@ func TestSettledWaitsForTransactionsThatBeganBefore(t *testing.T) {
 		t.Run(string(layout), func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, kit.Postgres(t), layout)
-			slow, err := b.db.BeginTx(b.Context(), nil)
-			kit.OK(t, err)
+			slow := kit.Begin(t, b.db)
 			defer func() { _ = slow.Rollback() }()
 			session := kit.One[string](t, slow, `SELECT pg_backend_pid()::text`)
 			kit.Waits(t, "sessions "+session+":", func(ctx context.Context) error {
@@ -190,9 +186,8 @@ func TestSettledWaitsForTransactionsThatBeganBefore(t *testing.T) {
 				kit.Check(t, err)
 				settled <- at
 			}()
-			_, err = slow.ExecContext(b.Context(), `
+			kit.Exec(t, slow, `
 				INSERT INTO once_inbox (message_id, consumer, digest, processed_at) VALUES ('slow', 'payments', '', now() - interval '2 minutes')`)
-			kit.OK(t, err)
 			kit.OK(t, slow.Commit())
 			if lines, _ := b.export(archive.Filter{Until: <-settled}); len(lines) != 1 {
 				t.Errorf("exported %s, want the row of the slow transaction", lines)
@@ -219,8 +214,7 @@ func TestSettledWaitsForTheWriterOfSQLite(t *testing.T) {
 	b := newBench(t, kit.SQLite(t), "")
 	tx, err := b.db.BeginTx(b.Context(), nil)
 	kit.OK(t, err)
-	_, err = tx.ExecContext(b.Context(), `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('slow', 'payments', '')`)
-	kit.OK(t, err)
+	kit.Exec(t, tx, `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('slow', 'payments', '')`)
 	settled := make(chan time.Time, 1)
 	go func() {
 		at, err := b.log.Settled(context.WithoutCancel(b.Context()))

@@ -49,11 +49,10 @@ func TestListSelects(t *testing.T) {
 		if want := (operate.Page[audit.Record]{}); !reflect.DeepEqual(page, want) {
 			t.Fatalf("page is %+v, want %+v", page, want)
 		}
-		_, err = db.ExecContext(t.Context(), `INSERT INTO once_audit (at, actor, action, subject, consumer, message_id, why, replay_id) VALUES
+		kit.Exec(t, db, `INSERT INTO once_audit (at, actor, action, subject, consumer, message_id, why, replay_id) VALUES
 			(`+hours(db, -3)+`, 'ann', 'replay', 'parked:1', 'payments', 'm1', 'repaired', 7),
 			(`+hours(db, -1)+`, 'bob', 'discard', 'dead:2', '', 'm2', 'a test', NULL),
 			(`+hours(db, 0)+`, 'ann', 'retry', 'outbox:3', '', 'm1', '', NULL)`)
-		kit.OK(t, err)
 		now := time.Now()
 		for want, f := range map[string]audit.Filter{
 			"outbox:3 dead:2 parked:1": {},
@@ -103,9 +102,8 @@ func TestListSelects(t *testing.T) {
 func TestListIsBounded(t *testing.T) {
 	db := kit.Postgres(t)
 	log := newLog(t, db)
-	_, err := db.ExecContext(t.Context(), `INSERT INTO once_audit (actor, action, subject)
+	kit.Exec(t, db, `INSERT INTO once_audit (actor, action, subject)
 		SELECT CASE WHEN n = 5 THEN 'ann' ELSE 'bob' END, 'replay', 'parked:' || n FROM generate_series(1, 45000) AS n`)
-	kit.OK(t, err)
 	var found []string
 	calls := 0
 	for f := (audit.Filter{Actor: "ann"}); ; calls++ {

@@ -129,8 +129,7 @@ func TestReleaseUnblocksTheKey(t *testing.T) {
 func TestDiscardAndReleaseAtTheSameTime(t *testing.T) {
 	b := newBench(t, kit.Postgres(t), schema.Config{})
 	b.blocked()
-	lock, err := b.Begin()
-	kit.OK(t, err)
+	lock := kit.Begin(t, b)
 	defer func() { _ = lock.Rollback() }()
 	kit.OK(t, kit.Err(lock.Exec(`SELECT FROM once_outbox FOR UPDATE`)))
 	wait := func(n int) {

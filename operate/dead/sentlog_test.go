@@ -187,8 +187,7 @@ func TestSettledIDWaitsForEarlierRows(t *testing.T) {
 		}
 
 		b.publish("t", msg("slow", ""))
-		slow, err := b.BeginTx(b.Context(), nil)
-		kit.OK(b, err)
+		slow := kit.Begin(b, b)
 		defer func() { _ = slow.Rollback() }()
 		for _, query := range []string{ // as a forwarder does it
 			`DELETE FROM once_outbox`,

@@ -14,7 +14,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/forwarder"
-	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/outboxrow"
 	"github.com/watermill-once/once/internal/test/kit"
@@ -153,8 +152,7 @@ func (b *bench) record(topic string, msgs ...*message.Message) {
 // labels returns the end of an INSERT statement. It selects the labels from the
 // message's metadata, which is the parameter $5 of the statement.
 func (b *bench) labels() string {
-	d, err := dialect.New(b.Config)
-	kit.OK(b, err)
+	d := kit.Dialect(b, b.Config)
 	labels, join := outboxrow.Labels(d)
 	metadata := `$5`
 	if !b.SQLite() {
@@ -165,8 +163,7 @@ func (b *bench) labels() string {
 
 func (b *bench) insert(query string, msgs []*message.Message) {
 	b.Helper()
-	tx, err := b.BeginTx(b.Context(), nil)
-	kit.OK(b, err)
+	tx := kit.Begin(b, b)
 	for i, m := range msgs {
 		metadata, err := json.Marshal(m.Metadata)
 		kit.OK(b, err)

@@ -27,12 +27,11 @@ func backlog(t *testing.T, rows, size int) *Mover {
 	} {
 		kit.OK(t, kit.Err(db.Exec(query)))
 	}
-	_, err := db.Exec(`
+	kit.Exec(t, db, `
 		INSERT INTO watermill_forwarder_topic (uuid, payload, metadata, transaction_id)
 		SELECT n, json_build_object('destination_topic', 't', 'uuid', n::text, 'payload', repeat('AAAA', $2 / 3)), '{}',
 		       (n % 3 + 1)::text::xid8
 		FROM generate_series(1, $1::int) AS n`, rows, size)
-	kit.OK(t, err)
 	m, err := New(db, Config{})
 	kit.OK(t, err)
 	return m

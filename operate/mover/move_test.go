@@ -165,8 +165,7 @@ func TestOffsetIsReadAfterTheLock(t *testing.T) {
 	s.put(t, "t", message.NewMessage("1", nil))
 	s.put(t, "t", message.NewMessage("2", nil))
 
-	other, err := db.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	other := kit.Begin(t, db)
 	defer func() { _ = other.Rollback() }()
 	kit.OK(t, kit.Err(other.Exec(`SELECT FROM watermill_offsets_forwarder_topic FOR UPDATE`)))
 	moved := make(chan error, 1)
@@ -187,9 +186,8 @@ func TestOffsetIsReadAfterTheLock(t *testing.T) {
 	if got, want := outboxIDs(t, db), []string{"0"}; !slices.Equal(got, want) {
 		t.Fatalf("outboxIDs are %q, want %q", got, want)
 	}
-	_, err = other.Exec(`UPDATE watermill_offsets_forwarder_topic SET (offset_acked, last_processed_transaction_id) =
+	kit.Exec(t, other, `UPDATE watermill_offsets_forwarder_topic SET (offset_acked, last_processed_transaction_id) =
 		(SELECT "offset", transaction_id FROM watermill_forwarder_topic ORDER BY "offset" OFFSET 1 LIMIT 1)`)
-	kit.OK(t, err)
 	kit.OK(t, other.Commit())
 	kit.OK(t, <-moved)
 	if got, want := outboxIDs(t, db), []string{"0", "2"}; !slices.Equal(got, want) {

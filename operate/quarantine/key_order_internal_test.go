@@ -232,8 +232,7 @@ func TestKeyOrderDiscardDoesNotBlockTheKey(t *testing.T) {
 	d := &parkedrows.Delivery{Consumer: "c", Topic: "t", Claim: head}
 	failure := parkedrows.Failure{Err: errHandler, Reason: "failed"}
 	kit.OK(t, kit.Err(s.parked.Quarantine(t.Context(), d, keyed("a1", "a"), failure, nil)))
-	handler, err := db.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	handler := kit.Begin(t, db)
 	defer func() { _ = handler.Rollback() }()
 	kit.Exec(t, handler, `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('a1', 'c', '')`)
 	act := operate.Act{Actor: "ann"}

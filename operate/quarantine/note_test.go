@@ -69,8 +69,7 @@ func TestTrendsCountByHour(t *testing.T) {
 			if db.Dialect == "sqlite" {
 				when = `CAST(unixepoch('subsec') * 1000 AS INTEGER) - $1 * 60000`
 			}
-			_, err := db.ExecContext(t.Context(), `UPDATE once_parked SET last_failed_at = `+when+` WHERE message_id = $2`, minutes, id)
-			kit.OK(t, err)
+			kit.Exec(t, db, `UPDATE once_parked SET last_failed_at = `+when+` WHERE message_id = $2`, minutes, id)
 		}
 		trends, err := b.store.Trends(t.Context(), operate.Filter{}, group, "never")
 		kit.OK(t, err)
@@ -105,10 +104,9 @@ func TestTrendsOfVeryManyEntriesAreLeftOut(t *testing.T) {
 	b := newBench(t, db, nil)
 	fill := func(n int, at string) {
 		t.Helper()
-		_, err := db.ExecContext(t.Context(), `INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint,
+		kit.Exec(t, db, `INSERT INTO once_parked (consumer, topic, message_id, digest, envelope, state, due_at, fingerprint,
 				last_failed_at)
 			SELECT 'c', 't', '', '', '', 'quarantined', now(), 'f' || i % 2, `+at+` FROM generate_series(1, $1::int) AS i`, n)
-		kit.OK(t, err)
 	}
 	trends := func() map[string]quarantine.Trend {
 		t.Helper()

@@ -39,8 +39,7 @@ func discardDuringReplay(t *testing.T, table string) {
 
 	// This transaction does the same as Discard. The replay reaches the inbox in the
 	// middle of the transaction.
-	tx, err := db.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	tx := kit.Begin(t, db)
 	defer func() { _ = tx.Rollback() }()
 	kit.Exec(t, tx, `LOCK TABLE `+table)
 	advanced := make(chan error, 1)
@@ -82,8 +81,7 @@ func TestTrap52LeaseThatEndsDuringALockWaitIsNotExtended(t *testing.T) {
 	if err != nil || replay.ID == 0 { // a replay of nothing has no row and no lease
 		t.Fatalf("%v, replay %d", err, replay.ID)
 	}
-	other, err := db.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	other := kit.Begin(t, db)
 	defer func() { _ = other.Rollback() }()
 	kit.Exec(t, other, `LOCK TABLE once_replays IN SHARE ROW EXCLUSIVE MODE`)
 	advanced := make(chan error, 1)

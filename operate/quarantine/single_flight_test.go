@@ -165,8 +165,7 @@ func TestTrap52NewReplayWaitsForUncommittedOne(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil) // SQLite has only one writer at a time
 	b.fill("payments", 1)
-	tx, err := b.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	tx := kit.Begin(t, b)
 	defer func() { _ = tx.Rollback() }()
 	kit.Exec(t, tx, `INSERT INTO once_replays
 		(consumer, filter, plan, actor, why, state, total, until_id, token, lease_until)
@@ -196,8 +195,7 @@ func TestTrap52NewReplayWaitsForUncommittedOne(t *testing.T) {
 func TestCountingEntriesDelaysNoOtherReplay(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
-	tx, err := b.BeginTx(t.Context(), nil)
-	kit.OK(t, err)
+	tx := kit.Begin(t, b)
 	defer func() { _ = tx.Rollback() }()
 	kit.Exec(t, tx, `LOCK TABLE once_parked`)
 	ended := make(chan error, 1)

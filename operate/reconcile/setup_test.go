@@ -82,8 +82,7 @@ func (p place) at(t time.Time) any {
 // each executes a statement for every id, in one transaction.
 func (p place) each(query string, ids []string, args ...any) {
 	p.t.Helper()
-	tx, err := p.BeginTx(p.t.Context(), nil)
-	kit.OK(p.t, err)
+	tx := kit.Begin(p.t, p)
 	defer func() { _ = tx.Rollback() }()
 	for _, id := range ids {
 		kit.Exec(p.t, tx, query, append([]any{id}, args...)...)

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
 )
@@ -15,8 +14,7 @@ import (
 func TestCountsReadFewPages(t *testing.T) {
 	db := kit.EmptyPostgres(t)
 	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
-	d, err := dialect.New(schema.Config{})
-	kit.OK(t, err)
+	d := kit.Dialect(t, schema.Config{})
 	exec := func(query string) {
 		t.Helper()
 		kit.Exec(t, db, query)

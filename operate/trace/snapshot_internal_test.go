@@ -25,9 +25,8 @@ func TestTablesAreReadAsOfOneMoment(t *testing.T) {
 			if got := count(tx); got != 0 {
 				t.Fatalf("count is %d, want 0", got)
 			}
-			_, err := db.ExecContext(t.Context(), `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
+			kit.Exec(t, db, `INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
 				VALUES ('k', 1, 1, 'dead')`)
-			kit.OK(t, err)
 			if got := count(tx); got != 0 {
 				t.Fatalf("count is %d, want 0", got)
 			}

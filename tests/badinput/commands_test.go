@@ -1,7 +1,6 @@
 package badinput
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -285,8 +284,7 @@ func flagsOf(t *testing.T, dir string) []string {
 	defined := regexp.MustCompile(`flags\.(?:String|Bool|Int|Uint64|Duration)(?:Var\([\w.&]+, |\()"(\w+)"`)
 	var names []string
 	for _, file := range files {
-		content, err := os.ReadFile(file)
-		kit.OK(t, err)
+		content := kit.ReadFile(t, file)
 		for _, match := range defined.FindAllStringSubmatch(string(content), -1) {
 			names = append(names, match[1])
 		}

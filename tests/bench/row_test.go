@@ -95,8 +95,7 @@ func TestJSON(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.json")
 	rows := []row{of("raw", 1, 2, 3).row(), of("a", 1).against(of("raw", 2), 0.85), of("late", 4).atMost(3)}
 	kit.OK(t, writeJSON(path, rows))
-	content, err := os.ReadFile(path)
-	kit.OK(t, err)
+	content := kit.ReadFile(t, path)
 	var got []map[string]any
 	kit.OK(t, json.Unmarshal(content, &got))
 	want := []map[string]any{
@@ -198,8 +197,7 @@ func TestFileThatIsNoBaselineIsRefused(t *testing.T) {
 func TestSpeedInTheReadmeAgreesWithTheBaseline(t *testing.T) {
 	rows, err := readBaseline("baseline.json")
 	kit.OK(t, err)
-	readme, err := os.ReadFile("../../README.md")
-	kit.OK(t, err)
+	readme := kit.ReadFile(t, "../../README.md")
 	const promise = "14 times slower"
 	if !strings.Contains(string(readme), promise) {
 		t.Errorf("README.md does not say %q", promise)

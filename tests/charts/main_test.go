@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"testing"
 
 	"github.com/watermill-once/once/internal/test/kit"
@@ -12,8 +11,7 @@ import (
 func TestChartIsUpToDate(t *testing.T) {
 	var want bytes.Buffer
 	kit.OK(t, write(&want))
-	got, err := os.ReadFile("../../docs/img/retry-policy.svg")
-	kit.OK(t, err)
+	got := kit.ReadFile(t, "../../docs/img/retry-policy.svg")
 	if !bytes.Equal(got, want.Bytes()) {
 		t.Error("docs/img/retry-policy.svg is out of date: run make charts")
 	}

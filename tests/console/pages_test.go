@@ -4,7 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -62,8 +61,7 @@ var otherPages = []string{"payload", "job"}
 // source returns a file of the console.
 func source(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../console/" + name)
-	kit.OK(t, err)
+	text := kit.ReadFile(t, "../../console/"+name)
 	return string(text)
 }
 

@@ -44,8 +44,7 @@ func copied(t *testing.T, folder string) string {
 		return write(filepath.Join(dir, path), content)
 	}))
 	for _, name := range []string{"go.mod", "go.sum"} {
-		content, err := os.ReadFile(filepath.Join(source, name))
-		kit.OK(t, err)
+		content := kit.ReadFile(t, filepath.Join(source, name))
 		kit.OK(t, write(filepath.Join(dir, name), content))
 	}
 	repository, err := filepath.Abs("../..")

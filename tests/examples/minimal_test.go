@@ -26,8 +26,7 @@ func TestMinimalStaysSmall(t *testing.T) {
 	kit.OK(t, err)
 	lines := 0
 	for _, file := range files {
-		content, err := os.ReadFile(file)
-		kit.OK(t, err)
+		content := kit.ReadFile(t, file)
 		if !strings.HasSuffix(file, "_test.go") {
 			lines += bytes.Count(content, []byte("\n"))
 		}

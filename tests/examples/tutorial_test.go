@@ -27,8 +27,7 @@ var changes = regexp.MustCompile(`tutorial place|--yes`)
 func TestTutorial(t *testing.T) {
 	kit.Long(t)
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/tutorial.md")
-	kit.OK(t, err)
+	page := kit.ReadFile(t, "../../docs/tutorial.md")
 	r := &reader{T: t, dir: t.TempDir(), env: os.Environ()}
 	r.build("./examples/tutorial", "../../examples", "./tutorial")
 	r.build("./cmd/once", "../../cmd/once", ".")
@@ -172,10 +171,8 @@ func (b *lockedBuffer) String() string {
 // The first program of the README handles its order. It is started, and stopped when it has printed the order.
 func TestFirstProgramOfTheReadme(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("../../README.md")
-	kit.OK(t, err)
-	source, err := os.ReadFile("../../examples/first/main.go")
-	kit.OK(t, err)
+	readme := kit.ReadFile(t, "../../README.md")
+	source := kit.ReadFile(t, "../../examples/first/main.go")
 	if !bytes.Contains(readme, fmt.Appendf(nil, "```go\n%s```", source)) {
 		t.Error("README.md does not contain examples/first/main.go")
 	}

@@ -25,8 +25,7 @@ func TestNoPublicTypeIsAnAliasOfAnInternalOne(t *testing.T) {
 		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "tests/") || strings.Contains("/"+path, "/internal/") {
 			continue
 		}
-		text, err := os.ReadFile(path)
-		kit.OK(t, err)
+		text := kit.ReadFile(t, path)
 		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)
 		kit.OK(t, err)
 		internal := map[string]bool{}
@@ -48,8 +47,7 @@ func TestNoPublicTypeIsAnAliasOfAnInternalOne(t *testing.T) {
 }
 
 func TestContributingNamesEveryFolderOfTests(t *testing.T) {
-	page, err := os.ReadFile("CONTRIBUTING.md")
-	kit.OK(t, err)
+	page := kit.ReadFile(t, "CONTRIBUTING.md")
 	entries, err := os.ReadDir("tests")
 	kit.OK(t, err)
 	for _, e := range entries {

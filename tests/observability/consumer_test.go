@@ -161,8 +161,7 @@ func moveDays(w *watch, db *sql.DB) {
 	sweep := func() {
 		kit.Check(w, kit.Err(inbox.Sweep(w.Context())))
 	}
-	tx, err := db.BeginTx(w.Context(), nil)
-	kit.OK(w, err)
+	tx := kit.Begin(w, db)
 	kit.Exec(w, tx, `LOCK TABLE ONLY once_inbox IN ROW EXCLUSIVE MODE`)
 	sweep()
 	kit.OK(w, tx.Rollback())

@@ -153,8 +153,7 @@ func moveInbox(w *watch, seen *seen) {
 // moveSequence causes every outcome of sequence.
 func moveSequence(w *watch, seen *seen) {
 	db := w.database()
-	tx, err := db.BeginTx(w.Context(), nil)
-	kit.OK(w, err)
+	tx := kit.Begin(w, db)
 	defer func() { _ = tx.Rollback() }()
 	here := func(context.Context) (*sql.Tx, bool) { return tx, true }
 	apply, quarantine := w.sequence(here, sequence.Config{AfterWindow: sequence.Apply}), w.sequence(here, sequence.Config{})

@@ -97,8 +97,7 @@ var (
 
 func text(t *testing.T, path string) string {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	kit.OK(t, err)
+	content := kit.ReadFile(t, path)
 	return string(content)
 }
 

@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"errors"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -45,8 +44,7 @@ var (
 
 func page(t *testing.T) map[string]documented {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/observability.md")
-	kit.OK(t, err)
+	text := kit.ReadFile(t, "../../docs/observability.md")
 	found := map[string]documented{}
 	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
 		d := documented{kind: m[2], unit: m[3], text: m[5]}
@@ -243,8 +241,7 @@ func moveForwarder(w *watch, seen *seen) {
 	w.awaitValue(1, "once.forwarder.dead", "once.reason=exhausted")
 	w.awaitValue(2, "once.forwarder.dead_letters", "")
 
-	_, err := db.ExecContext(w.Context(), `INSERT INTO once_pauses (kind, name, actor, why) VALUES ('topic', 'nobody', 'ann', 'a test')`)
-	kit.OK(w, err)
+	kit.Exec(w, db, `INSERT INTO once_pauses (kind, name, actor, why) VALUES ('topic', 'nobody', 'ann', 'a test')`)
 	w.awaitValue(1, "once.forwarder.pauses", "")
 	seen.look(w)
 

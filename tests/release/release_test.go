@@ -5,7 +5,6 @@ package release
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -31,14 +30,9 @@ func TestRelease(t *testing.T) {
 		if out, err := exec.CommandContext(t.Context(), "../../scripts/release.sh", "v9.8.7", dir, target).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		binary, err := os.ReadFile(filepath.Join(dir, name))
-		kit.OK(t, err)
-		list, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
-		kit.OK(t, err)
-		bom, err := os.ReadFile(filepath.Join(dir, name+".cdx.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		binary := kit.ReadFile(t, filepath.Join(dir, name))
+		list := kit.ReadFile(t, filepath.Join(dir, "SHA256SUMS"))
+		bom := kit.ReadFile(t, filepath.Join(dir, name+".cdx.json"))
 		if !strings.Contains(string(bom), "pkg:golang/github.com/lib/pq@v") || !strings.Contains(string(bom), `"version": "v9.8.7"`) {
 			t.Errorf("the list of modules is incomplete: %s", bom)
 		}
@@ -124,8 +118,7 @@ func TestTagsAndAPI(t *testing.T) {
 // instructions returns the instructions of the Dockerfile, without comments.
 func instructions(t *testing.T) (all []string) {
 	t.Helper()
-	text, err := os.ReadFile("../../deploy/Dockerfile")
-	kit.OK(t, err)
+	text := kit.ReadFile(t, "../../deploy/Dockerfile")
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
 			all = append(all, line)

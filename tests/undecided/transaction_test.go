@@ -144,8 +144,7 @@ func TestWaitForADuplicateCountsAsNoAttempt(t *testing.T) {
 					c.Retry.Policy = retry.Policy{Immediate: -1, Delayed: -1}
 					c.Dedup.IdleTimeout = 7 * 24 * time.Hour
 				})
-			tx, err := db.BeginTx(t.Context(), nil)
-			kit.OK(t, err)
+			tx := kit.Begin(t, db)
 			defer func() { _ = tx.Rollback() }()
 			if _, err := tx.ExecContext(t.Context(),
 				`INSERT INTO once_inbox (message_id, consumer, digest) VALUES ('m1', '`+consumer+`', '')`); err != nil {

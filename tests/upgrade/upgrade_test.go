@@ -153,8 +153,7 @@ func TestSQLFromMigratesTables(t *testing.T) {
 		config := kit.Tables(t, db)
 		r, two := release{t, path, db}, release{t, withTwo, db}
 		apply := func(text string) error {
-			tx, err := db.BeginTx(t.Context(), nil)
-			kit.OK(t, err)
+			tx := kit.Begin(t, db)
 			defer func() { _ = tx.Rollback() }()
 			if _, err := tx.ExecContext(t.Context(), text); err != nil {
 				return err

@@ -4,10 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/schema"
 )
 
@@ -61,6 +63,33 @@ func WantNumber(t testing.TB, db Querier, want int, query string, args ...any) {
 	if got := One[int](t, db, query, args...); got != want {
 		t.Fatalf("%d, want %d: %s", got, want, query)
 	}
+}
+
+// Begin begins a transaction.
+func Begin(t testing.TB, db interface {
+	BeginTx(ctx context.Context, options *sql.TxOptions) (*sql.Tx, error)
+},
+) *sql.Tx {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	OK(t, err)
+	return tx
+}
+
+// Dialect returns the dialect of a database with these tables.
+func Dialect(t testing.TB, config schema.Config) dialect.Dialect {
+	t.Helper()
+	d, err := dialect.New(config)
+	OK(t, err)
+	return d
+}
+
+// ReadFile returns the content of a file.
+func ReadFile(t testing.TB, name string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(name)
+	OK(t, err)
+	return content
 }
 
 // Lines returns one line for each row of a query. " | " separates its columns, which must be text.

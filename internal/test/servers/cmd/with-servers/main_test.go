@@ -111,8 +111,7 @@ func TestRunStopsWhatItStarted(t *testing.T) {
 	if status := run([]string{"-private", "sh", "-c", script, seen}, &said); status != 0 {
 		t.Fatalf("the status is %d: %s", status, said.String())
 	}
-	content, err := os.ReadFile(seen)
-	kit.OK(t, err)
+	content := kit.ReadFile(t, seen)
 	ctl, vhosts, _ := strings.Cut(string(content), "\n")
 	if !strings.Contains(vhosts, "/") {
 		t.Errorf("the virtual hosts are %q", vhosts)
