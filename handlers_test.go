@@ -57,8 +57,7 @@ func TestConfiguredNameWithoutAHandlerIsLogged(t *testing.T) {
 			}
 			of.AddHandler(router, name, "orders.placed", transport, handle)
 		}
-		ended := make(chan error, 1)
-		go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
+		ended := kit.Go(func() error { return router.Run(context.WithoutCancel(t.Context())) })
 		<-router.Running()
 		return func() {
 			kit.Check(t, errors.Join(router.Close(), <-ended))

@@ -90,8 +90,7 @@ func (b *startBench) run() string {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- b.router.Run(ctx) }()
+	ended := kit.Go(func() error { return b.router.Run(ctx) })
 	select {
 	case <-b.router.Running():
 		b.must(b.router.Close())
@@ -228,8 +227,7 @@ func TestRetentionRunsWithTheRouter(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				b := newStartBench(t, db).up()
 				add(b)
-				ended := make(chan error, 1)
-				go func() { ended <- b.router.Run(context.WithoutCancel(t.Context())) }()
+				ended := kit.Go(func() error { return b.router.Run(context.WithoutCancel(t.Context())) })
 				<-b.router.Running()
 				for range 2 {
 					b.old()
@@ -266,8 +264,7 @@ func TestHandlerAddedToARunningRouterIsChecked(t *testing.T) {
 	t.Parallel()
 	b := newStartBench(t, kit.SQLite(t))
 	b.router.AddConsumerHandler("other", "t", b.in, nothing)
-	ended := make(chan error, 1)
-	go func() { ended <- b.router.Run(context.WithoutCancel(t.Context())) }()
+	ended := kit.Go(func() error { return b.router.Run(context.WithoutCancel(t.Context())) })
 	<-b.router.Running()
 	b.consumer(once.ConsumerConfig{}, "payments")
 	err := b.router.RunHandlers(context.WithoutCancel(t.Context()))
@@ -429,8 +426,7 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	defer func() { b.must(errors.Join(b.db.Close(), listener.Close())); door.all.Wait() }()
 
 	b.consumer(once.ConsumerConfig{}, "payments")
-	ended := make(chan error, 1)
-	go func() { ended <- b.router.Run(context.WithoutCancel(t.Context())) }()
+	ended := kit.Go(func() error { return b.router.Run(context.WithoutCancel(t.Context())) })
 	select {
 	case <-b.router.Running():
 	case err := <-ended:

@@ -199,8 +199,7 @@ func count(t *testing.T, db kit.Database, from string) (n int) {
 
 func run(t *testing.T, router *message.Router) {
 	t.Helper()
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.WithoutCancel(t.Context())) }()
+	stopped := kit.Go(func() error { return router.Run(context.WithoutCancel(t.Context())) })
 	select {
 	case <-router.Running():
 	case err := <-stopped:

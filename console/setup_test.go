@@ -330,8 +330,7 @@ func (b *bench) consume(gate <-chan struct{}) *handled {
 			return nil, nil
 		})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(ctx) }()
+	ended := kit.Go(func() error { return router.Run(ctx) })
 	<-router.Running()
 	b.Cleanup(func() {
 		cancel()

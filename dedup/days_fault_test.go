@@ -302,8 +302,7 @@ func TestDropOfADaySeesMessagesThatItWaitedFor(t *testing.T) {
 			tx, err := b.BeginTx(t.Context(), nil)
 			kit.OK(t, err)
 			kit.Exec(t, tx, `INSERT INTO once_inbox (message_id, consumer, digest) VALUES ($1, $2, '')`, id, consumer)
-			swept := make(chan error, 1)
-			go func() { swept <- sweep() }()
+			swept := kit.Go(sweep)
 			kit.Eventually(t, 20*time.Second, "the sweep waits", func() bool {
 				return len(swept) == 1 || b.Count(`pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'
 					AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) > 0

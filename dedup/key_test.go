@@ -168,8 +168,7 @@ func TestSecondHandlerWithAConsumerNameIsRefused(t *testing.T) {
 			first, second := newHand(), newHand()
 			router.AddConsumerHandler("payments", "orders.placed", first, handle)
 			router.AddConsumerHandler("inventory", c.topic, second, handle)
-			ended := make(chan error, 1)
-			go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
+			ended := kit.Go(func() error { return router.Run(context.WithoutCancel(t.Context())) })
 			<-router.Running()
 			delivered := func(id string) *message.Message {
 				msg := message.NewMessage(id, nil)

@@ -179,8 +179,7 @@ func TestProducedMessageGetsThePublishTopicOfTheRouter(t *testing.T) {
 		func(*message.Message) ([]*message.Message, error) {
 			return []*message.Message{message.NewMessage("e1", nil), toTopic("e2")}, nil
 		})
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
+	ended := kit.Go(func() error { return router.Run(context.WithoutCancel(t.Context())) })
 	<-router.Running()
 	msg := message.NewMessage("m1", nil)
 	in <- msg

@@ -156,8 +156,7 @@ func TestRunSweepsUntilItsContextEnds(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *dedup.Config) { c.SweepInterval = 10 * time.Millisecond })
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- b.inbox.Run(ctx) }()
+		ended := kit.Go(func() error { return b.inbox.Run(ctx) })
 		for range 2 { // Run must sweep again and again
 			b.handle(apply, "m1")
 			b.age(31 * 24 * time.Hour)
@@ -379,8 +378,7 @@ func TestFailingSweepsAreLoggedOnce(t *testing.T) {
 		logs := &kit.Logs{}
 		b := newBench(t, db, func(c *dedup.Config) { c.SweepInterval, c.Logger = 10*time.Millisecond, logs })
 		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- b.inbox.Run(ctx) }()
+		ended := kit.Go(func() error { return b.inbox.Run(ctx) })
 		const failed, works = "Sweep of the inbox failed", "Sweep of the inbox works again"
 		for times := 1; times <= 2; times++ {
 			b.Exec(`ALTER TABLE once_inbox RENAME TO away`)

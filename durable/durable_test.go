@@ -204,8 +204,7 @@ func TestCloseReleasesMessagesClaimedAhead(t *testing.T) {
 		b.acked(msgs...)
 		<-entered
 		b.Eventually("all are claimed", func() bool { return b.Count(`once_parked WHERE token IS NOT NULL`) == 5 })
-		closed := make(chan error, 1)
-		go func() { closed <- b.router.Close() }()
+		closed := kit.Go(b.router.Close)
 		if db.Dialect == "postgres" { // with SQLite, the running handler is the only writer
 			b.Eventually("the others are released", func() bool { return b.Count(`once_parked WHERE token IS NULL AND crashes = 0`) == 4 })
 		}

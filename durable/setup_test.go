@@ -82,8 +82,7 @@ func (b *bench) run(config durable.Config, handle message.NoPublishHandlerFunc) 
 			b.handled = append(b.handled, msg.UUID)
 			return nil
 		})
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.WithoutCancel(b.Context())) }()
+	stopped := kit.Go(func() error { return router.Run(context.WithoutCancel(b.Context())) })
 	<-router.Running()
 	b.router = router
 	b.Cleanup(func() {

@@ -73,8 +73,7 @@ func drain(b *testing.B, db *sql.DB, publisher message.Publisher) {
 	kit.OK(b, err)
 	before := cpuTime(b)
 	b.ResetTimer()
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(context.Background()) }()
+	ended := kit.Go(func() error { return f.Run(context.Background()) })
 	for rest := true; rest; {
 		takeTime(10 * time.Millisecond)
 		kit.OK(b, db.QueryRow(`SELECT EXISTS (SELECT 1 FROM once_outbox)`).Scan(&rest))

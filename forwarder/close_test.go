@@ -31,8 +31,7 @@ func TestCloseFinishesWhatIsInFlight(t *testing.T) {
 		eventually(t, "they are in flight", func() bool {
 			return b.tries("1") == 1 && b.tries("3") == 1 && b.tries("refused") == 1
 		})
-		closed := make(chan error)
-		go func() { closed <- f.Close() }()
+		closed := kit.Go(f.Close)
 		eventually(t, "Close waits", func() bool { return kit.Goroutines("(*Forwarder).Close(", "[chan receive") == 1 })
 		put(t, db, config, "t", msg("late", ""))
 		select {
@@ -75,8 +74,7 @@ func TestCloseHandsBackWhatIsNotAnswered(t *testing.T) {
 		f, err := forwarder.New(db, p, cfg)
 		kit.OK(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- f.Run(ctx) }()
+		ended := kit.Go(func() error { return f.Run(ctx) })
 		put(t, db, config, "t", msg("silent", ""), msg("unsure", "key"), msg("fine", ""))
 		eventually(t, "they are in flight", func() bool { return b.tries("silent") == 1 && b.tries("unsure") == 1 && pending(t, db) == 2 })
 		cancel()
@@ -246,8 +244,7 @@ func TestUnreachableDatabaseAtTheStartIsLogged(t *testing.T) {
 	f, err := forwarder.New(pool, newBroker(), forwarder.Config{Schema: config, Logger: &logs})
 	kit.OK(t, err)
 	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(ctx) }()
+	ended := kit.Go(func() error { return f.Run(ctx) })
 	<-f.Running()
 	stop()
 	kit.OK(t, <-ended)

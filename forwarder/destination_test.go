@@ -40,8 +40,7 @@ func background(t *testing.T, db *sql.DB, publisher message.Publisher, config fo
 	t.Helper()
 	f, err := forwarder.New(db, publisher, config)
 	kit.OK(t, err)
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(context.Background()) }()
+	ended := kit.Go(func() error { return f.Run(context.Background()) })
 	t.Cleanup(func() {
 		kit.OK(t, f.Close())
 	})

@@ -176,8 +176,7 @@ func TestADatabaseThatIsFrozen(t *testing.T) {
 	cfg.CloseTimeout = 300 * time.Millisecond
 	f, err := forwarder.New(db, b, cfg)
 	kit.OK(t, err)
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(context.Background()) }()
+	ended := kit.Go(func() error { return f.Run(context.Background()) })
 	put(t, db, schema.Config{}, "t", msg("1", ""))
 	drained(t, db)
 
@@ -200,8 +199,7 @@ func TestADatabaseThatIsNotThereYet(t *testing.T) {
 	b := newBroker()
 	f, err := forwarder.New(db, b, quick(schema.Config{}))
 	kit.OK(t, err)
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(context.Background()) }()
+	ended := kit.Go(func() error { return f.Run(context.Background()) })
 	select {
 	case <-f.Running():
 		t.Fatal("runs without a database")

@@ -198,8 +198,7 @@ func TestRunAndCloseInAnyOrder(t *testing.T) {
 		f, err = forwarder.New(db, newBroker(), quick(config))
 		kit.OK(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- f.Run(ctx) }()
+		ended := kit.Go(func() error { return f.Run(ctx) })
 		<-f.Running()
 		if err := f.Run(t.Context()); err == nil || err.Error() != "forwarder: Run was called before" {
 			t.Fatalf("Run: got %v, want an error that it was called before", err)

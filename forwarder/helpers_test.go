@@ -41,8 +41,7 @@ func start(t *testing.T, db *sql.DB, publisher message.Publisher, config forward
 
 func run(t *testing.T, f *forwarder.Forwarder) {
 	t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(context.Background()) }()
+	ended := kit.Go(func() error { return f.Run(context.Background()) })
 	t.Cleanup(func() {
 		kit.OK(t, f.Close())
 		kit.OK(t, <-ended)

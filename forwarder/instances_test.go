@@ -183,8 +183,7 @@ func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 		first := &pipelined{broker: newBroker().answering(func(delivery) error { <-release; return nil })}
 		doomed, err := forwarder.New(pool, first, cfg)
 		kit.OK(t, err)
-		ended := make(chan error, 1)
-		go func() { ended <- doomed.Run(context.Background()) }()
+		ended := kit.Go(func() error { return doomed.Run(context.Background()) })
 		put(t, db.DB, config, "t", msg("1", "key"), msg("2", "key"), msg("3", ""))
 		eventually(t, "messages are in flight", func() bool { return first.tries("1") == 1 && first.tries("3") == 1 })
 
@@ -224,8 +223,7 @@ func TestASlotIsTakenAtTheSameMoment(t *testing.T) {
 	cfg := quick(schema.Config{})
 	f, err := forwarder.New(db, newBroker(), cfg)
 	kit.OK(t, err)
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(context.Background()) }()
+	ended := kit.Go(func() error { return f.Run(context.Background()) })
 	defer func() {
 		kit.OK(t, f.Close())
 		kit.OK(t, <-ended)

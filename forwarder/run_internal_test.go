@@ -257,8 +257,7 @@ func TestRunEndsItsGoroutines(t *testing.T) {
 	kit.OK(t, schema.Up(t.Context(), db.DB, config))
 	f, err = New(db.DB, new(counter), Config{Schema: config, Logger: watermill.NopLogger{}, MeterProvider: o})
 	kit.OK(t, err)
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(ctx) }()
+	ended := kit.Go(func() error { return f.Run(ctx) })
 	<-f.Running()
 	if n := o.Registered(); n != 1 {
 		t.Errorf("%d are observed, want the running forwarder", n)

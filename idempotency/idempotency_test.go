@@ -269,8 +269,7 @@ func TestSweepForgetsOldKeys(t *testing.T) {
 		}
 		b.Exec(`UPDATE once_idempotency_keys SET created_at = ` + ago + ` WHERE key = 'old'`)
 		ctx, stop := context.WithCancel(t.Context())
-		stopped := make(chan error)
-		go func() { stopped <- b.keys.Run(ctx) }()
+		stopped := kit.Go(func() error { return b.keys.Run(ctx) })
 		kit.Eventually(t, time.Minute, "the old key is removed", func() bool { return b.Count("once_idempotency_keys") == 1 })
 		stop()
 		kit.Check(t, <-stopped)
@@ -287,8 +286,7 @@ func TestFailingSweepsAreLoggedOnce(t *testing.T) {
 		logs := &kit.Logs{}
 		b := newBench(t, db, func(c *idempotency.Config) { c.SweepInterval, c.Logger = 10*time.Millisecond, logs })
 		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- b.keys.Run(ctx) }()
+		ended := kit.Go(func() error { return b.keys.Run(ctx) })
 		const failed, works = "Sweep of idempotency keys failed", "Sweep of idempotency keys works again"
 		for times := 1; times <= 2; times++ {
 			b.Exec(`ALTER TABLE once_idempotency_keys RENAME TO away`)

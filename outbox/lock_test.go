@@ -176,8 +176,7 @@ func TestLockKeyBlocksOnlyTheSameKey(t *testing.T) {
 			})
 		}
 		if config.Dialect == schema.SQLite {
-			done := make(chan error, 1)
-			go func() { done <- try(box, "b") }()
+			done := kit.Go(func() error { return try(box, "b") })
 			select {
 			case err := <-done:
 				t.Errorf("another transaction wrote meanwhile: %v", err)

@@ -29,8 +29,7 @@ func TestCloseOfASubscriberWaitsForItsGoroutines(t *testing.T) {
 			reply := make(chan struct{})
 			s.background.Go(func() { <-reply })
 			s.begin()
-			ended := make(chan error, 1)
-			go func() { ended <- s.Close() }()
+			ended := kit.Go(s.Close)
 			waits := func(reason string) {
 				t.Helper()
 				synctest.Wait()
@@ -71,8 +70,7 @@ func TestCloseOfAPublisherWaitsForItsGoroutines(t *testing.T) {
 		}
 		p.ctx, p.cancel = context.WithCancel(t.Context())
 		p.instruments = newInstruments(p)
-		ended := make(chan error, 1)
-		go func() { ended <- p.Close() }()
+		ended := kit.Go(p.Close)
 
 		synctest.Wait()
 		if p.ctx.Err() == nil || p.stopping {

@@ -162,8 +162,7 @@ func TestCloseEndsWaitingPublish(t *testing.T) {
 	p := newPublisher(t, queueConfig("amqp://127.0.0.1:"+closedPort), rabbit.PublisherConfig{
 		ReadyTimeout: time.Hour,
 	})
-	result := make(chan error)
-	go func() { result <- p.Publish("q", newMessage("m")) }()
+	result := kit.Go(func() error { return p.Publish("q", newMessage("m")) })
 	select {
 	case err := <-result:
 		t.Fatalf("did not wait: %v", err)

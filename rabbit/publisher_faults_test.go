@@ -148,8 +148,7 @@ func TestCloseReportsOutstandingMessagesAsUnknown(t *testing.T) {
 	for _, msg := range numbered("m", 10) {
 		all.publish(p, queue, msg)
 	}
-	result := make(chan error, 1)
-	go func() { result <- p.Publish(queue, newMessage("no room")) }()
+	result := kit.Go(func() error { return p.Publish(queue, newMessage("no room")) })
 	err := p.Close()
 	if err := <-result; !errors.Is(err, rabbit.ErrClosed) {
 		t.Errorf("the 11th: %v, want ErrClosed", err)
@@ -249,8 +248,7 @@ func TestTrap67_OverdueMessageDoesNotAffectOthers(t *testing.T) {
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("took %v with a deadline of 3 s", took)
 	}
-	result := make(chan error, 1)
-	go func() { result <- p.Publish(queue, newMessage("other")) }()
+	result := kit.Go(func() error { return p.Publish(queue, newMessage("other")) })
 	select {
 	case err := <-result:
 		t.Errorf("got an outcome from a frozen broker: %v", err)

@@ -74,8 +74,7 @@ func TestMessagesGivenBackAreNotDeliveredAgain(t *testing.T) {
 	s := newSubscriber(t, config, cfg)
 	held := receive(t, subscribe(t, s, queue))
 	eventually(t, "all are prefetched", func() bool { return depth(t, uri, queue) == 0 })
-	closed := make(chan error)
-	go func() { closed <- s.Close() }()
+	closed := kit.Go(s.Close)
 	eventually(t, "the messages that no handler has are given back", func() bool { return depth(t, uri, queue) == len(ids)-1 })
 	held.Ack()
 	kit.Check(t, <-closed)
@@ -159,8 +158,7 @@ func TestContextEndsBeforeAnotherConsumerGetsTheMessage(t *testing.T) {
 	msg := receive(t, messages)
 	resume := w.silentAtClose()
 	defer resume()
-	closed := make(chan error, 1)
-	go func() { closed <- s.Close() }()
+	closed := kit.Go(s.Close)
 	eventually(t, "the message is in the queue again", func() bool { return depth(t, uri, queue) == 1 })
 	if msg.Context().Err() == nil {
 		t.Error("its context has not ended")
@@ -340,8 +338,7 @@ func TestTrap76_CloseBesideAStuckQueueWaitsForOthers(t *testing.T) {
 	held := receive(t, others)
 	defer suspend(t, broker, stuck)()
 
-	closed := make(chan error, 1)
-	go func() { closed <- s.Close() }()
+	closed := kit.Go(s.Close)
 	ended(t, messages)
 	select {
 	case <-held.Context().Done():

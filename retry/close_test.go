@@ -68,8 +68,7 @@ func TestCloseReleasesQueuedMessagesAtOnce(t *testing.T) {
 	kit.OK(t, err)
 	running := <-messages
 	b.Eventually("the others are claimed, too", func() bool { return b.Count(`once_parked WHERE token IS NOT NULL`) == 3 })
-	closed := make(chan error, 1)
-	go func() { closed <- sub.Close() }()
+	closed := kit.Go(sub.Close)
 	b.Eventually("the others are released", func() bool {
 		return b.Count(`once_parked WHERE token IS NULL AND crashes = 0 AND due_at <= now()`) == 2
 	})
@@ -106,8 +105,7 @@ func closeWhileLocked(t *testing.T, lock string) {
 	b.Eventually("the fetcher waits for the table", func() bool {
 		return b.Count(`pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE NOT granted AND datname = current_database()`) == 1
 	})
-	closed := make(chan error, 1)
-	go func() { closed <- sub.Close() }()
+	closed := kit.Go(sub.Close)
 	select {
 	case err = <-closed:
 	case <-time.After(10 * time.Second):

@@ -271,8 +271,7 @@ func TestRowStaysUntilProducedMessagesArePublished(t *testing.T) {
 			func(*message.Message) ([]*message.Message, error) {
 				return []*message.Message{message.NewMessage(watermill.NewUUID(), nil)}, nil
 			})
-		stopped := make(chan error, 1)
-		go func() { stopped <- router.Run(context.WithoutCancel(t.Context())) }()
+		stopped := kit.Go(func() error { return router.Run(context.WithoutCancel(t.Context())) })
 		<-router.Running()
 		b.Eventually("the row is gone", func() bool { return len(b.entries("")) == 0 })
 		if n := broker.published.Load(); n != 1 {

@@ -397,8 +397,7 @@ func TestKeyOrderWaitsLongerThanUnackedWaitForTheTable(t *testing.T) {
 			messages = append(messages, keyed(fmt.Sprintf("b%d", n)))
 			b.transport.messages <- messages[n]
 		}
-		closed := make(chan error, 1)
-		go func() { closed <- b.router.Close() }()
+		closed := kit.Go(b.router.Close)
 		for _, msg := range messages {
 			select {
 			case <-msg.Nacked():

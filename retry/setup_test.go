@@ -138,8 +138,7 @@ func (b *bench) startWith(
 	router.AddMiddleware(middlewares...)
 	b.subscriber = b.retries.Subscriber(consumer, transport)
 	router.AddConsumerHandler("handler-1", topic, b.subscriber, h)
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.WithoutCancel(b.Context())) }()
+	stopped := kit.Go(func() error { return router.Run(context.WithoutCancel(b.Context())) })
 	select {
 	case <-router.Running():
 	case err := <-stopped:

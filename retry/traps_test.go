@@ -226,8 +226,7 @@ func TestTrap51RenamedHandlerKeepsItsInbox(t *testing.T) {
 				calls.Add(1)
 				return nil
 			})
-			ended := make(chan error, 1)
-			go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
+			ended := kit.Go(func() error { return router.Run(context.WithoutCancel(t.Context())) })
 			<-router.Running()
 			if !transport.deliver(t, message.NewMessage("m1", nil)) {
 				t.Errorf("%s: not acked", name)

@@ -146,8 +146,7 @@ func TestTrap30UpWaitsUntilItCanConnectToSQLite(t *testing.T) {
 	kit.Exec(t, tx, `CREATE TABLE others (id INTEGER)`)
 	config := schema.Config{Dialect: schema.SQLite}
 	db := open("?_pragma=journal_mode(WAL)")
-	ended := make(chan error, 1)
-	go func() { ended <- schema.Up(t.Context(), db, config) }()
+	ended := kit.Go(func() error { return schema.Up(t.Context(), db, config) })
 	select {
 	case err := <-ended:
 		t.Fatalf("Up did not wait: %v", err)

@@ -126,8 +126,7 @@ func (b *bench) run(config sequence.Config, h handler) {
 			tx, _ := dedup.TxFromContext(msg.Context())
 			return effect(msg.Context(), tx, msg.UUID)
 		})
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.WithoutCancel(b.Context())) }()
+	stopped := kit.Go(func() error { return router.Run(context.WithoutCancel(b.Context())) })
 	<-router.Running()
 	done := false
 	b.end = func() {

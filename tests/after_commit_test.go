@@ -198,8 +198,7 @@ func runAfterCommit(t *testing.T, open func(dsn string) (*sql.DB, error), durabl
 	kit.OK(t, err)
 	sub := kit.NewSubscriber()
 	add(consumer, router, "payments", sub, a)
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
+	ended := kit.Go(func() error { return router.Run(context.WithoutCancel(t.Context())) })
 	select {
 	case <-router.Running():
 	case err := <-ended:

@@ -114,8 +114,7 @@ func (c *chain) start() {
 
 func (c *chain) startRouter() {
 	c.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- c.router.Run(context.WithoutCancel(c.Context())) }()
+	ended := kit.Go(func() error { return c.router.Run(context.WithoutCancel(c.Context())) })
 	select {
 	case <-c.router.Running():
 	case err := <-ended:
@@ -140,8 +139,7 @@ func (c *chain) startForwarder() {
 		Window: c.window,
 	})
 	kit.OK(c, err)
-	ended := make(chan error, 1)
-	go func() { ended <- c.forward.Run(context.WithoutCancel(c.Context())) }()
+	ended := kit.Go(func() error { return c.forward.Run(context.WithoutCancel(c.Context())) })
 	c.Cleanup(func() {
 		if err := c.forward.Close(); err != nil {
 			c.Errorf("forwarder: %v", err)

@@ -134,8 +134,7 @@ func serveThreeKinds(t *testing.T, db *sql.DB, tables schema.Config) {
 	kit.OK(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- once.Run(ctx, 25*time.Second, router, fwd, inside, channel) }()
+	ended := kit.Go(func() error { return once.Run(ctx, 25*time.Second, router, fwd, inside, channel) })
 	<-router.Running()
 
 	box, err := outbox.New(outbox.Config{Schema: tables})

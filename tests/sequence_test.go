@@ -127,8 +127,7 @@ func (p *projection) run(batches, durable bool, h once.HandlerFunc, retries retr
 			_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ($1)`, msg.UUID)
 			return nil, err
 		})
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.WithoutCancel(p.Context())) }()
+	stopped := kit.Go(func() error { return router.Run(context.WithoutCancel(p.Context())) })
 	select {
 	case <-router.Running():
 	case err := <-stopped:

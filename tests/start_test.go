@@ -147,8 +147,7 @@ func (s *stopped) start(before func()) (stop func(), ended <-chan error, parts [
 			return record("payments")(ctx, tx, msg)
 		})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.Context()))
-	done := make(chan error, 1)
-	go func() { done <- once.Run(ctx, 0, router, fwd, publisher) }()
+	done := kit.Go(func() error { return once.Run(ctx, 0, router, fwd, publisher) })
 	select {
 	case <-fwd.Running():
 	case err := <-done:

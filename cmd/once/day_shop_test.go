@@ -120,8 +120,7 @@ func (c *charging) start(t *testing.T) {
 	kit.OK(t, errors.Join(err1, err2, err3))
 	consumer.AddHandler(router, "payments", placed, subscriber, c.handle)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- once.Run(ctx, time.Minute, router, subscriber) }()
+	ended := kit.Go(func() error { return once.Run(ctx, time.Minute, router, subscriber) })
 	var stopped atomic.Bool
 	c.stop = func() {
 		if !stopped.Swap(true) {

@@ -61,8 +61,7 @@ func forwarded(s *shell, db kit.Database) {
 		Schema: schema.Config{Dialect: schema.Dialect(db.Dialect)}, KeepSent: time.Hour, Logger: watermill.NopLogger{},
 	})
 	kit.OK(s, err)
-	ended := make(chan error, 1)
-	go func() { ended <- fwd.Run(context.WithoutCancel(s.Context())) }()
+	ended := kit.Go(func() error { return fwd.Run(context.WithoutCancel(s.Context())) })
 	kit.Eventually(s, time.Minute, "the outbox is empty", func() bool { return waiting(s) == 0 })
 	kit.OK(s, errors.Join(fwd.Close(), <-ended))
 }

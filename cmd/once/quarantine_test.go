@@ -56,8 +56,7 @@ func startPayments(s *shell, db kit.Database) *payments {
 			return nil, nil
 		})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(ctx) }()
+	ended := kit.Go(func() error { return router.Run(ctx) })
 	<-router.Running()
 	s.Cleanup(func() {
 		cancel()

@@ -156,8 +156,7 @@ func TestHintWakesAForwarder(t *testing.T) {
 			if c.lost {
 				kit.OK(t, r.Close())
 			}
-			ended := make(chan error, 1)
-			go func() { ended <- f.Run(t.Context()) }()
+			ended := kit.Go(func() error { return f.Run(t.Context()) })
 			t.Cleanup(func() {
 				kit.Check(t, f.Close())
 				kit.Check(t, <-ended)

@@ -220,8 +220,7 @@ func (b *bench) forward(p *publisher, keepSent time.Duration, afterDead forwarde
 		KeepSent: keepSent, AfterDead: afterDead, Logger: kit.Logger(b.T),
 	})
 	kit.OK(b, err)
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(context.Background()) }()
+	ended := kit.Go(func() error { return f.Run(context.Background()) })
 	kit.Eventually(b.T, time.Minute, "the outbox is empty", func() bool { return b.pending() == 0 })
 	kit.OK(b, f.Close())
 	kit.OK(b, <-ended)

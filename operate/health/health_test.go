@@ -209,8 +209,7 @@ func TestPartsOfAProcess(t *testing.T) {
 			MaxLag:  time.Minute, NeedsBroker: true, Stopping: stopping,
 		})
 		b.expect(h, false, "forwarder", "it does not run yet; the log says what it waits for")
-		ended := make(chan error, 1)
-		go func() { ended <- fwd.Run(context.WithoutCancel(b.Context())) }()
+		ended := kit.Go(func() error { return fwd.Run(context.WithoutCancel(b.Context())) })
 		<-fwd.Running()
 		b.expect(h, true, "", "")
 		close(stopping)
@@ -282,8 +281,7 @@ func TestTopicWithoutAQueue(t *testing.T) {
 			Schema: b.Config, Logger: kit.Logger(b.T), Backoff: func(int) time.Duration { return time.Hour },
 		})
 		kit.OK(b, err)
-		ended := make(chan error, 1)
-		go func() { ended <- fwd.Run(context.WithoutCancel(b.Context())) }()
+		ended := kit.Go(func() error { return fwd.Run(context.WithoutCancel(b.Context())) })
 		box, err := outbox.New(outbox.Config{Schema: b.Config})
 		kit.OK(b, err)
 		topic := broker.Name("nobody")

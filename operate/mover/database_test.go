@@ -97,8 +97,7 @@ func (s stock) forward(t *testing.T, publisher message.Publisher) (stop func()) 
 	fwd, err := stockforwarder.NewForwarder(s.subscriber(t), publisher, watermill.NopLogger{},
 		stockforwarder.Config{ForwarderTopic: s.topic})
 	kit.OK(t, err)
-	ended := make(chan error, 1)
-	go func() { ended <- fwd.Run(context.Background()) }()
+	ended := kit.Go(func() error { return fwd.Run(context.Background()) })
 	<-fwd.Running()
 	stop = sync.OnceFunc(func() {
 		kit.OK(t, fwd.Close())

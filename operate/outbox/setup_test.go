@@ -157,8 +157,7 @@ func (b *bench) forward(p *publisher, config forwarder.Config) {
 	config.Schema, config.PollMax, config.Logger = b.Config, 20*time.Millisecond, kit.Logger(b.T)
 	f, err := forwarder.New(b.DB, p, config)
 	kit.OK(b, err)
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(context.Background()) }()
+	ended := kit.Go(func() error { return f.Run(context.Background()) })
 	b.Cleanup(func() {
 		kit.OK(b, f.Close())
 		kit.OK(b, <-ended)

@@ -59,8 +59,7 @@ func consume(
 	}
 	router.AddMiddleware(store.Middleware, retries.Middleware, inbox.Middleware)
 	router.AddConsumerHandler(consumer, "orders.placed", retries.Subscriber(consumer, silent{make(chan struct{})}), h)
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.Background()) }()
+	stopped := kit.Go(func() error { return router.Run(context.Background()) })
 	<-router.Running()
 	return func() error { return errors.Join(router.Close(), <-stopped) }, nil
 }

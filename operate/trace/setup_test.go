@@ -92,8 +92,7 @@ func (b *bench) forward() {
 	b.Helper()
 	f, err := forwarder.New(b.DB, publisher{}, forwarder.Config{Schema: b.Config, KeepSent: time.Hour, Logger: kit.Logger(b.T)})
 	kit.OK(b, err)
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(context.Background()) }()
+	ended := kit.Go(func() error { return f.Run(context.Background()) })
 	kit.Eventually(b, time.Minute, "the outbox is empty", func() bool {
 		n := kit.One[int](b, b.DB, `SELECT COUNT(*) FROM once_outbox`)
 		return n == 0

@@ -139,8 +139,7 @@ func (w *world) subscriber() message.Subscriber {
 // consume runs the consumer until the test ends.
 func (w *world) consume() {
 	w.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- w.router.Run(context.WithoutCancel(w.Context())) }()
+	ended := kit.Go(func() error { return w.router.Run(context.WithoutCancel(w.Context())) })
 	select {
 	case <-w.router.Running():
 	case err := <-ended:
@@ -175,8 +174,7 @@ func (w *world) forward() {
 		Backoff: func(int) time.Duration { return time.Millisecond },
 	})
 	kit.OK(w, err)
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(context.WithoutCancel(w.Context())) }()
+	ended := kit.Go(func() error { return f.Run(context.WithoutCancel(w.Context())) })
 	w.Cleanup(func() {
 		if err := f.Close(); err != nil {
 			w.Errorf("forwarder: %v", err)

@@ -347,8 +347,7 @@ func (b *tab) consume() (gate chan struct{}, bad *atomic.Bool) {
 			return nil, nil
 		})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(ctx) }()
+	ended := kit.Go(func() error { return router.Run(ctx) })
 	<-router.Running()
 	b.Cleanup(func() {
 		cancel()

@@ -93,8 +93,7 @@ func startConsumer(t *testing.T, db *sql.DB, config schema.Config, logs *kit.Log
 func until(t *testing.T, run func(ctx context.Context) error, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }()
+	ended := kit.Go(func() error { return run(ctx) })
 	kit.Eventually(t, time.Minute, "the part has started", done)
 	cancel()
 	kit.Check(t, <-ended)

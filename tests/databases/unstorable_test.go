@@ -78,8 +78,7 @@ func unstorable(t *testing.T, db *sql.DB, mode, encoding string) {
 		return err
 	})
 	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(ctx) }()
+	ended := kit.Go(func() error { return router.Run(ctx) })
 	select {
 	case <-router.Running():
 	case err := <-ended:

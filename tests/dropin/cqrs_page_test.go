@@ -121,8 +121,7 @@ func TestPageOfCQRS(t *testing.T) {
 		t.Fatal(err)
 	}
 	running, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- once.Run(running, 0, router, fwd) }()
+	ended := kit.Go(func() error { return once.Run(running, 0, router, fwd) })
 	if err := placeOrder(ctx, db, bus, "17"); err != nil {
 		t.Fatal(err)
 	}

@@ -134,8 +134,7 @@ func newBench(t *testing.T, transport string) *bench {
 
 func (b *bench) start() {
 	b.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- b.router.Run(context.WithoutCancel(b.Context())) }()
+	ended := kit.Go(func() error { return b.router.Run(context.WithoutCancel(b.Context())) })
 	<-b.router.Running()
 	b.Cleanup(func() {
 		kit.Check(b, errors.Join(b.router.Close(), <-ended))

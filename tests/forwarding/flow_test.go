@@ -167,8 +167,7 @@ func (f *flow) forward(db *sql.DB, config wamqp.Config, cfg forwarder.Config) *f
 	kit.OK(f, err)
 	forward, err := forwarder.New(db, publisher, cfg)
 	kit.OK(f, err)
-	ended := make(chan error, 1)
-	go func() { ended <- forward.Run(context.WithoutCancel(f.Context())) }()
+	ended := kit.Go(func() error { return forward.Run(context.WithoutCancel(f.Context())) })
 	f.Cleanup(func() {
 		_ = forward.Close() // a test that needs this error calls Close itself
 		if err := <-ended; err != nil {

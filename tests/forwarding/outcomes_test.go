@@ -189,8 +189,7 @@ func TestSecondBrokerOnOneOutboxIsRefused(t *testing.T) {
 	defer publisher.Close()
 	second, err := forwarder.New(f.db, publisher, quick(f.log))
 	kit.OK(t, err)
-	ended := make(chan error, 1)
-	go func() { ended <- second.Run(context.WithoutCancel(t.Context())) }()
+	ended := kit.Go(func() error { return second.Run(context.WithoutCancel(t.Context())) })
 	defer second.Close()
 	f.eventually("the second forwarder has ended, or has a part of the outbox", func() bool {
 		return len(ended) > 0 || f.count(`(SELECT DISTINCT owner FROM once_slots WHERE owner IS NOT NULL) AS owners`) == 2

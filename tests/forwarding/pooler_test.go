@@ -51,8 +51,7 @@ func (f *flow) consume(db *sql.DB) (topic string, entries *quarantine.Entries) {
 			_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, msg.UUID)
 			return nil, err
 		})
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.WithoutCancel(f.Context())) }()
+	ended := kit.Go(func() error { return router.Run(context.WithoutCancel(f.Context())) })
 	<-router.Running()
 	f.Cleanup(func() {
 		must(f.T, router.Close())

@@ -138,8 +138,7 @@ func (f *flow) forwardAs(config wamqp.Config, l *login) *rabbit.Publisher {
 	must(f.T, err)
 	forward, err := forwarder.New(f.db, publisher, cfg)
 	must(f.T, err)
-	ended := make(chan error, 1)
-	go func() { ended <- forward.Run(context.WithoutCancel(f.Context())) }()
+	ended := kit.Go(func() error { return forward.Run(context.WithoutCancel(f.Context())) })
 	f.Cleanup(func() {
 		kit.Check(f, errors.Join(forward.Close(), <-ended, publisher.Close()))
 	})

@@ -266,8 +266,7 @@ func TestPartsLogToSlogsDefaultUnlessTheyHaveALogger(t *testing.T) {
 				}
 				b := newLogBench(t)
 				ctx, cancel := context.WithCancel(t.Context())
-				ended := make(chan error, 1)
-				go func() { ended <- part.run(ctx, b, logger) }()
+				ended := kit.Go(func() error { return part.run(ctx, b, logger) })
 				kit.Eventually(t, time.Minute, "a log line", said)
 				cancel()
 				if err := <-ended; err != nil && !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), sql.ErrConnDone.Error()) &&

@@ -87,8 +87,7 @@ func TestConsumersRecordNoSecrets(t *testing.T) {
 	consumer.AddHandler(router, "plain", topic, w.subscriber(config, rabbit.SubscriberConfig{}), handle)
 	durable := &byHand{kit.NewSubscriber()}
 	consumer.AddHandler(router, "durable", "t", durable, handle)
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
+	ended := kit.Go(func() error { return router.Run(context.WithoutCancel(t.Context())) })
 	<-router.Running()
 	t.Cleanup(func() {
 		kit.Check(t, errors.Join(router.Close(), <-ended))

@@ -66,8 +66,7 @@ func (w *watch) consume(db *sql.DB, h message.NoPublishHandlerFunc, inner ...mes
 	router.AddMiddleware(inner...)
 	in = &byHand{kit.NewSubscriber()}
 	router.AddConsumerHandler("handler", "t", retries.Subscriber("payments", in), h)
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.WithoutCancel(w.Context())) }()
+	ended := kit.Go(func() error { return router.Run(context.WithoutCancel(w.Context())) })
 	<-router.Running()
 	end = sync.OnceFunc(func() {
 		kit.Check(w, errors.Join(router.Close(), <-ended))

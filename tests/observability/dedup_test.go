@@ -80,8 +80,7 @@ func moveLag(w *watch, inbox *dedup.Inbox) {
 func moveSize(w *watch, db *sql.DB, inbox *dedup.Inbox, seen *seen) {
 	w.want(-1, "once.dedup.rows", "once.state=live")
 	ctx, cancel := context.WithCancel(w.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- inbox.Run(ctx) }()
+	ended := kit.Go(func() error { return inbox.Run(ctx) })
 	w.exec(db, `INSERT INTO once_inbox (message_id, consumer, digest) SELECT 'size ' || n, 'payments', '' FROM generate_series(1, 300) AS n`)
 	w.exec(db, `DELETE FROM once_inbox WHERE message_id LIKE 'size %0'`)
 	w.exec(db, `ANALYZE once_inbox`)
@@ -122,8 +121,7 @@ func moveInbox(w *watch, seen *seen) {
 	router.AddMiddleware(retries.Middleware)
 	router.AddConsumerHandler("handler", "t", retries.Subscriber("payments", storage.Subscriber(in)),
 		func(*message.Message) error { return nil })
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.WithoutCancel(w.Context())) }()
+	ended := kit.Go(func() error { return router.Run(context.WithoutCancel(w.Context())) })
 	<-router.Running()
 
 	in.deliver(message.NewMessage("1", nil))

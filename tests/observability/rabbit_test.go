@@ -86,8 +86,7 @@ func troubleRabbit(w *watch, seen *seen) {
 	publish := func(id string) error { return p.Publish("q", message.NewMessage(id, nil)) }
 
 	broker.Freeze()
-	unknown := make(chan error, 1)
-	go func() { unknown <- publish("1") }()
+	unknown := kit.Go(func() error { return publish("1") })
 	w.awaitValue(1, "once.rabbit.in_flight", "")
 	seen.look(w)
 	if err := <-unknown; !errors.Is(err, rabbit.ErrUnknown) {

@@ -179,8 +179,7 @@ func (w *watch) forward(db *sql.DB, publisher message.Publisher, config forwarde
 	config.PollMax = 20 * time.Millisecond
 	f, err := forwarder.New(db, publisher, config)
 	kit.OK(w, err)
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(context.WithoutCancel(w.Context())) }()
+	ended := kit.Go(func() error { return f.Run(context.WithoutCancel(w.Context())) })
 	end = sync.OnceFunc(func() {
 		kit.Check(w, errors.Join(f.Close(), <-ended))
 	})

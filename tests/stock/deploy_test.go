@@ -101,8 +101,7 @@ func (d *deploy) channel(work func(*amqp.Channel) error) {
 // run runs the function work in the background until stop is called.
 func (d *deploy) run(what string, work func(ctx context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(d.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- work(ctx) }()
+	ended := kit.Go(func() error { return work(ctx) })
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -202,8 +201,7 @@ func (d *deploy) stockForwarder() (stop func()) {
 	d.must(err)
 	fwd, err := stockforwarder.NewForwarder(d.subscriber(), noting{publisher, &d.byStock}, watermill.NopLogger{}, stockforwarder.Config{})
 	d.must(err)
-	ended := make(chan error, 1)
-	go func() { ended <- fwd.Run(context.WithoutCancel(d.Context())) }()
+	ended := kit.Go(func() error { return fwd.Run(context.WithoutCancel(d.Context())) })
 	stop = sync.OnceFunc(func() {
 		if err := errors.Join(fwd.Close(), <-ended, publisher.Close()); err != nil {
 			d.Errorf("stock forwarder: %v", err)

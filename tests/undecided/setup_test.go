@@ -155,8 +155,7 @@ func newWorld(
 		_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ('`+strings.ReplaceAll(msg.UUID, "'", "")+`')`)
 		return err
 	})
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.WithoutCancel(t.Context())) }()
+	stopped := kit.Go(func() error { return router.Run(context.WithoutCancel(t.Context())) })
 	<-router.Running()
 	t.Cleanup(func() {
 		kit.Check(t, errors.Join(router.Close(), <-stopped))

@@ -123,8 +123,7 @@ func newService(t *testing.T, db, forwarding *sql.DB, transport message.Publishe
 	fwd, err := forwarder.New(forwarding, transport, forwarder.Config{Schema: config, Logger: kit.Logger(t)})
 	kit.OK(t, err)
 	s := &service{T: t, db: db, box: box, forwarder: fwd}
-	ended := make(chan error, 1)
-	go func() { ended <- fwd.Run(t.Context()) }()
+	ended := kit.Go(func() error { return fwd.Run(t.Context()) })
 	t.Cleanup(func() {
 		kit.Eventually(t, 30*time.Second, "the outbox is empty", func() bool { return s.count("outbox") == 0 })
 		if n := s.count("outbox_dead"); n != 0 {

@@ -32,6 +32,13 @@ func Check(t testing.TB, err error) {
 // Err returns the error of a call that also returns a value.
 func Err[T any](_ T, err error) error { return err }
 
+// Go calls f in a goroutine, and returns a channel that receives its error.
+func Go(f func() error) chan error {
+	ended := make(chan error, 1)
+	go func() { ended <- f() }()
+	return ended
+}
+
 // Querier is a *sql.DB, *sql.Conn, *sql.Tx or [Database].
 type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
