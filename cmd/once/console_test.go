@@ -20,7 +20,7 @@ var consoleURL = regexp.MustCompile(`http://(\S+)/\?secret=(\S+)`)
 // the secret.
 func (s *shell) serveConsole(args ...string) string {
 	s.Helper()
-	var stdout, stderr buffer
+	var stdout, stderr kit.Buffer
 	ctx, stop := context.WithCancel(context.WithoutCancel(s.Context()))
 	a := &app{stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, env: func(name string) string { return s.env[name] }}
 	code := make(chan int, 1)

@@ -277,7 +277,7 @@ func (d *day) newer(b *binary, code int, args ...string) {
 // the test unless the command ends with exit code 0.
 func (b *binary) start(args ...string) (stop func()) {
 	b.Helper()
-	var stderr buffer
+	var stderr kit.Buffer
 	cmd := b.command(args...)
 	cmd.Stderr = &stderr
 	kit.OK(b, cmd.Start())

@@ -246,7 +246,7 @@ func TestStoppedReplayOfTheOutboxIsResumed(t *testing.T) {
 // replay, why, and which signal paused it.
 func (s *shell) interruptsReplay(message string, args ...string) {
 	s.Helper()
-	var output buffer
+	var output kit.Buffer
 	cmd := exec.CommandContext(s.Context(), os.Args[0], append(args, "--rate", "1", "--yes", "--why", "mended")...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = &output, &output, append(os.Environ(), asCommand+"=1")
 	for name, value := range s.env {

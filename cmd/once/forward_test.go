@@ -23,13 +23,13 @@ type forwarding struct {
 	url    string
 	stop   context.CancelFunc
 	ended  chan int
-	stderr *buffer
+	stderr *kit.Buffer
 }
 
 func startForward(s *shell, args ...string) *forwarding {
 	s.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(s.Context()))
-	f := &forwarding{shell: s, stop: stop, ended: make(chan int, 1), stderr: &buffer{}}
+	f := &forwarding{shell: s, stop: stop, ended: make(chan int, 1), stderr: &kit.Buffer{}}
 	a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: f.stderr, env: func(name string) string { return s.env[name] }}
 	go func() { f.ended <- a.run(ctx, append([]string{"forward", "--listen", "127.0.0.1:0"}, args...)) }()
 	kit.Eventually(s, time.Minute, "the endpoints listen", func() bool {

@@ -140,7 +140,7 @@ func TestStatusWatch(t *testing.T) {
 		mark  string // at the beginning of each state
 	}{{0, false, " UTC\noutbox "}, {80, false, "\x1b[H\x1b[2J"}, {0, true, fmt.Sprintf(`"tables":%d`, schema.Version())}} {
 		ctx, interrupt := context.WithCancel(t.Context())
-		var stdout, stderr buffer
+		var stdout, stderr kit.Buffer
 		a := &app{stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, width: c.width}
 		a.env = func(name string) string { return s.env[name] }
 		args := []string{"status", "--watch", "--every", "10ms"}

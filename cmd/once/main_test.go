@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/watermill-once/once/internal/test/kit"
@@ -70,31 +68,13 @@ type result struct {
 	stdout, stderr string
 }
 
-// buffer collects output from several goroutines.
-type buffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 // doubledPrefix matches an error in which the name of the command, or two packages in a
 // row, wrote the same prefix.
 var doubledPrefix = regexp.MustCompile(`(?m)^once: once\b|\b(?:once: once|quarantine: quarantine|dead: dead|outbox: outbox|` +
 	`parked: parked|schema: schema|forwarder: forwarder|reconcile: reconcile|trace: trace|status: status|audit: audit|rabbit: rabbit): `)
 
 func (s *shell) run(ctx context.Context, args ...string) result {
-	var stdout, stderr buffer
+	var stdout, stderr kit.Buffer
 	a := &app{
 		stdin: strings.NewReader(s.stdin), stdout: &stdout, stderr: &stderr, width: 0,
 		env: func(name string) string { return s.env[name] },

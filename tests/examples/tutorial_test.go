@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -53,7 +52,7 @@ type reader struct {
 	env    []string
 	built  []string      // "go run FOLDER" and the program that takes its place
 	work   *exec.Cmd     // runs in the second terminal; nil before
-	second *lockedBuffer // its output
+	second *kit.Buffer   // its output
 	shown  func() string // what the latest commands have printed
 }
 
@@ -78,7 +77,7 @@ func (r *reader) run(commands string) {
 	script := strings.NewReplacer(r.built...).Replace(commands)
 	if _, command, second := strings.Cut(script, "# second terminal\n"); second {
 		r.interrupt()
-		r.work, r.second = r.command("exec env "+command), &lockedBuffer{}
+		r.work, r.second = r.command("exec env "+command), &kit.Buffer{}
 		r.work.Stdout, r.work.Stderr = r.second, r.second
 		kit.OK(r, r.work.Start())
 		r.shown = r.second.String
@@ -147,27 +146,6 @@ func (r *reader) interrupt() {
 	r.work = nil
 }
 
-// lockedBuffer collects the output of a program that runs.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	if b == nil {
-		return ""
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 // The first program of the README handles its order. It is started, and stopped when it has printed the order.
 func TestFirstProgramOfTheReadme(t *testing.T) {
 	t.Parallel()
@@ -182,7 +160,7 @@ func TestFirstProgramOfTheReadme(t *testing.T) {
 	kit.Long(t)
 	r := &reader{T: t, dir: t.TempDir(), env: os.Environ()}
 	r.build("./examples/first", "../../examples", "./first")
-	r.work, r.second = r.command("exec "+r.built[1]), &lockedBuffer{}
+	r.work, r.second = r.command("exec "+r.built[1]), &kit.Buffer{}
 	r.work.Stdout, r.work.Stderr = r.second, r.second
 	kit.OK(t, r.work.Start())
 	kit.Eventually(t, time.Minute, "the order is paid", func() bool { return strings.Contains(r.second.String(), "paying order-1\n") })

@@ -1,14 +1,12 @@
 package failpoints
 
 import (
-	"bytes"
 	"encoding/json"
 	"io"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,26 +21,8 @@ type process struct {
 
 	point  string
 	stdin  io.Closer
-	stderr buffer
+	stderr kit.Buffer
 	ended  <-chan struct{} // closed when the process has ended
-}
-
-// buffer is a buffer that can be read while another goroutine writes to it.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // begin starts a process that is killed at the failpoint with the given name. If this

@@ -1,7 +1,6 @@
 package house
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -17,7 +16,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -43,24 +41,6 @@ import (
 	"github.com/watermill-once/once/schema"
 	"github.com/watermill-once/once/sequence"
 )
-
-// lockedBuffer is a bytes.Buffer that several goroutines may use.
-type lockedBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
-}
 
 // loggers has a case for each public struct with a Logger. The function run does
 // something that must be logged, until ctx ends. The database up has tables. Every
@@ -252,7 +232,7 @@ func TestPartsLogToSlogsDefaultUnlessTheyHaveALogger(t *testing.T) {
 	for name, part := range loggers {
 		for _, own := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/own=%t", name, own), func(t *testing.T) {
-				var slogs lockedBuffer
+				var slogs kit.Buffer
 				before := slog.Default()
 				slog.SetDefault(slog.New(slog.NewTextHandler(&slogs, nil)))
 				defer slog.SetDefault(before)

@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -150,4 +151,27 @@ func (l *Logs) Trace(text string, fields watermill.LogFields) { l.add("TRACE", t
 // With returns l. The fields are not recorded.
 func (l *Logs) With(watermill.LogFields) watermill.LoggerAdapter {
 	return l
+}
+
+// Buffer is a bytes.Buffer that several goroutines may use.
+type Buffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write adds p.
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// String returns what was written. That of a nil Buffer is empty.
+func (b *Buffer) String() string {
+	if b == nil {
+		return ""
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
