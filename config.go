@@ -12,6 +12,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/durable"
+	"github.com/watermill-once/once/eventbus"
 	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/poison"
@@ -50,6 +51,11 @@ type ConsumerConfig struct {
 	// dedup.TxFromContext, and Sequence.Window to 15 minutes, or longer if Retry retries for
 	// longer. Defaults to nil: no versions are compared.
 	Sequence *sequence.Config
+
+	// Marshaler reads the events of handlers that are added with [Handle], for example
+	// cqrs.JSONMarshaler{} or cqrs.ProtoMarshaler{}. Its names distinguish the events of a topic.
+	// Defaults to JSON as encoding/json reads it, without names.
+	Marshaler eventbus.CommandEventMarshaler
 
 	// Logger defaults to slog's default logger. Use watermill.NopLogger{} for silence.
 	Logger watermill.LoggerAdapter

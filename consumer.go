@@ -12,6 +12,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/durable"
+	"github.com/watermill-once/once/eventbus"
 	"github.com/watermill-once/once/internal/usercode"
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/quarantine"
@@ -43,6 +44,7 @@ type Consumer struct {
 	quarantine *quarantine.Entries
 	sequence   *sequence.Resequencer // may be nil
 	handlers   *handlers
+	marshaler  eventbus.Marshaler // of the events of Handle
 
 	batchSize, batchInFlight int // see chain.Part
 }
@@ -82,6 +84,7 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	errs = append(errs, err)
 	consumer := &Consumer{
 		durable: slices.Clone(config.DurableConsumers), storage: storage, once: once, retries: retries, poison: store,
+		marshaler: marshalerOf(config.Marshaler),
 	}
 	if config.Sequence != nil {
 		consumer.sequence, err = sequence.New(*config.Sequence)
@@ -147,6 +150,27 @@ func (c *Consumer) AddBatchHandler(
 	return c.addBatches(router, consumer, topic, sub, c.once.BatchHandler(handle))
 }
 
+// Subscriber prepares the handler of router with the given name for the whole chain, and returns
+// its subscriber. It is for components that add handlers to a router themselves, such as the
+// processors of Watermill's cqrs component: call it in SubscriberConstructor with the name of the
+// handler or of the group, once for each. consumer is also the name of the consumer, as for
+// [Consumer.AddHandler].
+//
+// The handler finds its transaction with [dedup.TxFromContext]. The middlewares of router and of
+// the handler wrap the whole chain; those of inside run in the transaction, such as
+// eventbus.KnownEvents. If router has no handler with this name when it starts, or if another
+// handler has the returned subscriber, Router.Run returns an error.
+func (c *Consumer) Subscriber(
+	router *message.Router, consumer string, sub message.Subscriber, inside ...message.HandlerMiddleware,
+) message.Subscriber {
+	return c.handlers.addForeign(router, consumer, c.subscriber(consumer, sub), func(h message.HandlerFunc) message.HandlerFunc {
+		for _, middleware := range slices.Backward(inside) {
+			h = middleware(h)
+		}
+		return c.chain(c.once.Middleware(c.inOrder(h)))
+	})
+}
+
 // mustHandle panics at the start. Otherwise every message would go to quarantine later.
 func mustHandle(consumer string, set bool) {
 	if !set {
@@ -175,11 +199,15 @@ func (c *Consumer) addBatches(
 	return c.add(router, consumer, topic, &batchSubscriber{c.subscriber(consumer, sub), c.batchSize, c.batchInFlight}, deduplicated)
 }
 
-// deduplicated is the handler with the inbox around it; add wraps it in retry and poison.
+// deduplicated is the handler with the inbox around it.
+func (c *Consumer) chain(deduplicated message.HandlerFunc) message.HandlerFunc {
+	return c.poison.Middleware(c.retries.Middleware(deduplicated))
+}
+
 func (c *Consumer) add(
 	router *message.Router, consumer, topic string, sub message.Subscriber, deduplicated message.HandlerFunc,
 ) *message.Handler {
-	chain := c.poison.Middleware(c.retries.Middleware(deduplicated))
+	chain := c.chain(deduplicated)
 	sub = c.handlers.add(router, consumer, sub)
 	return router.AddConsumerHandler(consumer, topic, sub,
 		func(msg *message.Message) error {

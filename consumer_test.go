@@ -1,6 +1,7 @@
 package once
 
 import (
+	"context"
 	"database/sql"
 	"math"
 	"strings"
@@ -76,7 +77,11 @@ func TestNilHandlerIsRefused(t *testing.T) {
 	for what, add := range map[string]func(name string){
 		"AddHandler":          func(name string) { consumer.AddHandler(router, name, "orders.placed", nil, nil) },
 		"AddHandlerInBatches": func(name string) { consumer.AddHandlerInBatches(router, name, "orders.placed", nil, nil) },
-		"AddBatchHandler":     func(name string) { consumer.AddBatchHandler(router, name, "orders.placed", nil, nil) },
+		"Handle":              func(name string) { Handle[string](consumer, router, name, "orders.placed", nil, nil) },
+		"Handle of an interface": func(name string) {
+			Handle(consumer, router, name, "orders.placed", nil, func(context.Context, *sql.Tx, any) error { return nil })
+		},
+		"AddBatchHandler": func(name string) { consumer.AddBatchHandler(router, name, "orders.placed", nil, nil) },
 	} {
 		func() {
 			defer func() {

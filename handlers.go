@@ -2,6 +2,7 @@ package once
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -29,8 +30,10 @@ type handlers struct {
 type routerHandlers struct {
 	*starter
 
-	added           map[string]bool // names of the handlers
-	beforeSubscribe func() error    // makes the checks if the router already runs; may be nil
+	all             *handlers
+	added           map[string]bool                      // names of the handlers
+	foreign         map[string]message.HandlerMiddleware // by name, the chains of handlers that other code adds
+	beforeSubscribe func() error                         // makes the checks if the router already runs; may be nil
 }
 
 func newHandlers(c ConsumerConfig, parts []Part) *handlers {
@@ -50,33 +53,114 @@ func newHandlers(c ConsumerConfig, parts []Part) *handlers {
 	return h
 }
 
-// add registers a handler and returns its subscriber. A router that is already running calls no
-// plugins, so the subscriber makes the checks before it subscribes.
+// add registers a handler and returns its subscriber.
 func (h *handlers) add(router *message.Router, name string, sub message.Subscriber) message.Subscriber {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.names[name] = true
-	r := h.routers[router]
-	if r == nil {
-		r = &routerHandlers{starter: newStarter(h.parts), added: map[string]bool{}}
-		r.logger = h.logger
-		r.addedByConsumer = func(handler string) bool {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			return r.added[handler]
-		}
-		h.routers[router] = r
+	return h.on(router).add(name, sub)
+}
+
+// addForeign is like add, for a handler that other code adds to router with the returned subscriber.
+func (h *handlers) addForeign(
+	router *message.Router, name string, sub message.Subscriber, chain message.HandlerMiddleware,
+) message.Subscriber {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.on(router)
+	if r.foreign == nil {
+		r.foreign = map[string]message.HandlerMiddleware{}
 		if router.IsRunning() {
-			r.beforeSubscribe = r.checkUntilPassed(router)
+			router.AddMiddleware(r.aroundForeign)
 		} else {
-			router.AddPlugin(h.logUnknownNames, r.plugin)
+			// The plugin runs after all calls of AddMiddleware, so the chain is inside of the others.
+			router.AddPlugin(func(router *message.Router) error {
+				router.AddMiddleware(r.aroundForeign)
+				return nil
+			})
 		}
 	}
+	r.foreign[name] = chain
+	return &foreignSubscriber{r.add(name, sub), name}
+}
+
+// on returns the handlers of router. Call it with mu locked.
+func (h *handlers) on(router *message.Router) *routerHandlers {
+	if r := h.routers[router]; r != nil {
+		return r
+	}
+	r := &routerHandlers{starter: newStarter(h.parts), all: h, added: map[string]bool{}}
+	r.logger = h.logger
+	r.addedByConsumer = func(handler string) bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return r.added[handler]
+	}
+	r.checkForeign = r.foreignMistakes
+	h.routers[router] = r
+	if router.IsRunning() {
+		r.beforeSubscribe = r.checkUntilPassed(router)
+	} else {
+		router.AddPlugin(h.logUnknownNames, r.plugin)
+	}
+	return r
+}
+
+// add returns the subscriber of the handler with this name. A router that is already running calls
+// no plugins, so the subscriber makes the checks before it subscribes.
+func (r *routerHandlers) add(name string, sub message.Subscriber) message.Subscriber {
+	r.all.names[name] = true
 	r.added[name] = true
 	if r.beforeSubscribe == nil {
 		return sub
 	}
 	return &countedSubscriber{Subscriber: sub, background: &r.background, before: r.beforeSubscribe}
+}
+
+// foreignSubscriber is the subscriber of a handler that other code adds.
+type foreignSubscriber struct {
+	message.Subscriber
+
+	handler string
+}
+
+// aroundForeign is a middleware for all handlers of the router. It puts the chain around those that
+// other code has added. The router calls it once for each handler, without the handler's name.
+func (r *routerHandlers) aroundForeign(h message.HandlerFunc) message.HandlerFunc {
+	var first sync.Once
+	return func(msg *message.Message) ([]*message.Message, error) {
+		first.Do(func() {
+			r.all.mu.Lock()
+			defer r.all.mu.Unlock()
+			if chain := r.foreign[message.HandlerNameFromCtx(msg.Context())]; chain != nil {
+				h = chain(h)
+			}
+		})
+		return h(msg)
+	}
+}
+
+// foreignMistakes returns an error if messages would be handled without the chain, because
+// Subscriber was called with another name than that of the handler.
+func (r *routerHandlers) foreignMistakes(router *message.Router, handlers []routed) error {
+	r.all.mu.Lock()
+	defer r.all.mu.Unlock()
+	const remedy = "call Consumer.Subscriber once for each handler, with the name of the handler or of the group"
+	missing := maps.Clone(r.foreign)
+	for name := range router.Handlers() {
+		delete(missing, name)
+	}
+	var errs []error
+	for _, h := range handlers {
+		if sub, ok := findSubscriber[*foreignSubscriber](h.Subscriber); ok && sub.handler != h.Name {
+			errs = append(errs, fmt.Errorf("handler %q has the subscriber that Consumer.Subscriber returned for handler %q: %s",
+				h.Name, sub.handler, remedy))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
+		errs = append(errs, fmt.Errorf("Consumer.Subscriber was called for handler %q, and the router has no handler with this name: %s",
+			name, remedy))
+	}
+	return errors.Join(errs...)
 }
 
 // After the checks have passed once, the returned function does nothing.

@@ -56,13 +56,17 @@ type starter struct {
 	parts           []chain.Part
 	logger          watermill.LoggerAdapter
 	addedByConsumer func(handler string) bool
+	checkForeign    func(router *message.Router, handlers []routed) error // of Consumer.Subscriber
 
 	background background
 	laterCheck func(ctx context.Context) error // checks a database that was unreachable at the start; may be nil
 }
 
 func newStarter(parts []Part) *starter {
-	s := &starter{addedByConsumer: func(string) bool { return false }}
+	s := &starter{
+		addedByConsumer: func(string) bool { return false },
+		checkForeign:    func(*message.Router, []routed) error { return nil },
+	}
 	s.background.work = s.runBackground
 	for _, part := range parts {
 		if part == nil {
@@ -90,7 +94,7 @@ func (s *starter) check(router *message.Router) error {
 	if err != nil {
 		s.logger.Error("The order of the middlewares and the consumer names cannot be checked", err, nil)
 	}
-	found := []error{s.checkSettings(), s.checkHandlers(handlers)}
+	found := []error{s.checkSettings(), s.checkHandlers(handlers), s.checkForeign(router, handlers)}
 
 	ctx, cancel := context.WithTimeout(context.Background(), usercode.Patience)
 	defer cancel()

@@ -85,6 +85,20 @@ func TestStartChecksTheHandlers(t *testing.T) {
 			b.consumer(once.ConsumerConfig{}, "payments")
 		}, []string{`handler "payments" was added by Consumer.AddHandler, which adds the whole chain: ` +
 			`do not add the middleware of retry, dedup to its router as well`}},
+		{"handlers that other code adds to a Consumer's router", func(b *startBench) {
+			c, err := once.NewConsumer(b.db, once.ConsumerConfig{Schema: b.tables})
+			b.must(err)
+			b.router.AddConsumerHandler("a", "t", c.Subscriber(b.router, "a", b.in), nothing)
+			shared := c.Subscriber(b.router, "mail", b.in)
+			b.router.AddConsumerHandler("b", "u", shared, nothing)
+			b.router.AddConsumerHandler("mail", "t", shared, nothing)
+			c.Subscriber(b.router, "payments", b.in)
+		}, []string{
+			`handler "b" has the subscriber that Consumer.Subscriber returned for handler "mail": ` +
+				`call Consumer.Subscriber once for each handler, with the name of the handler or of the group`,
+			`Consumer.Subscriber was called for handler "payments", and the router has no handler with this name: ` +
+				`call Consumer.Subscriber once for each handler, with the name of the handler or of the group`,
+		}},
 		{"retry without its Subscriber", func(b *startBench) {
 			b.router.AddMiddleware(b.retries.Middleware, b.inbox.Middleware)
 			b.router.AddConsumerHandler("mail", "t", b.in, nothing)

@@ -60,20 +60,63 @@ func openPool(pool *pgxpool.Pool) *sql.DB {
 }
 
 func addHandlers(db *sql.DB, router *message.Router, subscriber message.Subscriber) error {
-	inbox, err := dedup.New(db, dedup.Config{Outbox: outbox.Publisher})
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{})
 	if err != nil {
 		return err
+	}
+	processor, err := cqrs.NewEventProcessorWithConfig(router, cqrs.EventProcessorConfig{
+		GenerateSubscribeTopic: func(params cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {
+			return params.EventName, nil
+		},
+		SubscriberConstructor: func(params cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			known := eventbus.KnownEvents(marshaler, params.EventHandler.NewEvent())
+			return consumer.Subscriber(router, params.HandlerName, subscriber, known), nil
+		},
+		Marshaler: marshaler,
+	})
+	if err != nil {
+		return err
+	}
+	return processor.AddHandlers(cqrs.NewEventHandler("payments", pay)) // the name of the consumer: never change it
+}
+
+func addSingleMiddlewares(db *sql.DB, router *message.Router) (*retry.Retries, error) {
+	inbox, err := dedup.New(db, dedup.Config{Outbox: outbox.Publisher})
+	if err != nil {
+		return nil, err
 	}
 	retries, err := retry.New(db, retry.Config{})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	quarantine, err := poison.New(db, poison.Config{})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	router.AddPlugin(once.Plugin(quarantine, retries, inbox)) // makes the checks at start
 	router.AddMiddleware(quarantine.Middleware, retries.Middleware, inbox.Middleware, eventbus.KnownEvents(marshaler, OrderPlaced{}))
+	return retries, nil // SubscriberConstructor returns retries.Subscriber(params.HandlerName, subscriber)
+}
+
+func addHandle(db *sql.DB, router *message.Router, subscriber message.Subscriber) error {
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Marshaler: marshaler})
+	if err != nil {
+		return err
+	}
+	once.Handle(consumer, router, "payments", "OrderPlaced", subscriber,
+		func(ctx context.Context, tx *sql.Tx, event OrderPlaced) error {
+			_, err := tx.ExecContext(ctx, `INSERT INTO payments (order_id) VALUES ($1)`, event.ID)
+			return err
+		})
+	return nil
+}
+
+// addProcessor is for the single middlewares. The page describes it in a comment.
+func addProcessor(db *sql.DB, router *message.Router, subscriber message.Subscriber) error {
+	retries, err := addSingleMiddlewares(db, router)
+	if err != nil {
+		return err
+	}
 	processor, err := cqrs.NewEventProcessorWithConfig(router, cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(params cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {
 			return params.EventName, nil
@@ -86,11 +129,25 @@ func addHandlers(db *sql.DB, router *message.Router, subscriber message.Subscrib
 	if err != nil {
 		return err
 	}
-	return processor.AddHandlers(cqrs.NewEventHandler("payments", pay)) // the name of the consumer: never change it
+	return processor.AddHandlers(cqrs.NewEventHandler("payments", pay))
 }
 
 func TestPageOfCQRS(t *testing.T) {
-	t.Parallel()
+	for name, add := range map[string]func(*sql.DB, *message.Router, message.Subscriber) error{
+		"a Consumer": addHandlers, "single middlewares": addProcessor, "without a processor": addHandle,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "single middlewares" {
+				kit.Long(t)
+			}
+			t.Parallel()
+			runPageOfCQRS(t, add)
+		})
+	}
+}
+
+func runPageOfCQRS(t *testing.T, add func(*sql.DB, *message.Router, message.Subscriber) error) {
+	t.Helper()
 	database := kit.Postgres(t)
 	ctx := t.Context()
 	pool, err := pgxpool.New(ctx, database.DSN)
@@ -113,7 +170,7 @@ func TestPageOfCQRS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := addHandlers(db, router, transport.Subscriber()); err != nil {
+	if err := add(db, router, transport.Subscriber()); err != nil {
 		t.Fatal(err)
 	}
 	bus, err := newBus()
