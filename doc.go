@@ -44,7 +44,8 @@
 //   - dedup is the inbox, retry retries messages, and poison is the quarantine
 //   - sequence applies versions in order; durable stores and acks messages before they
 //     are handled
-//   - eventbus connects Watermill's cqrs component with the outbox and the quarantine
+//   - eventbus connects Watermill's cqrs component with the outbox and the quarantine;
+//     its package cloudevents is a marshaler for CloudEvents
 //   - idempotency answers repeated HTTP requests
 //   - schema creates and checks the tables; mover copies waiting messages from the
 //     table of Watermill's own forwarder into the outbox; lazytx saves a round trip for

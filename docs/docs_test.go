@@ -28,6 +28,7 @@ func TestCodeInTheDocsCompiles(t *testing.T) {
 	files, err := filepath.Glob("docs/snippets*_test.go")
 	kit.OK(t, err)
 	for _, file := range append(files, "tests/dropin/snippets_test.go", "tests/dropin/cqrs_page_test.go", "tests/pgxoutbox/snippets_test.go",
+		"tests/cloudevents/cloudevents_test.go",
 		"tests/stock/snippets_test.go", "examples/first/main.go") {
 		source := kit.ReadFile(t, file)
 		compiled += unindent(string(source))

@@ -48,6 +48,10 @@ var _ amqp.Marshaler = Marshaler{}
 // "once_delivery_count" is the number of earlier deliveries, only for a redelivery from a queue
 // that counts them, such as a quorum queue.
 //
+// Of a CloudEvent (see package eventbus/cloudevents), the metadata entry "content-type" is the native content
+// type. If it has no header _watermill_message_uuid, because another system has sent it, its id is
+// the id of the message.
+//
 // Names that begin with "once_" belong to this module. Unmarshal drops such headers if they control
 // an outbox, such as "once_topic" and "once_due_at", or are unknown. Otherwise the sender of a
 // message could control the outbox of any handler that copies metadata. Marshal also drops those
@@ -68,7 +72,7 @@ func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	}
 	for key, value := range msg.Metadata {
 		if passes(key, joined) {
-			publishing.Headers[key] = value
+			publishing.Headers[key] = ownID(msg, key, value)
 		}
 	}
 	publishing.Headers[amqp.DefaultMessageUUIDHeaderKey] = msg.UUID
@@ -87,7 +91,21 @@ func (m Marshaler) properties(msg *message.Message) amqp091.Publishing {
 	if created, ok := meta.Stamped(msg.Metadata[meta.CreatedAt]); ok {
 		publishing.Timestamp = created
 	}
+	if mediaType := meta.EventContentType(msg.Metadata); mediaType != "" && len(mediaType) <= amqpwire.MaxShortString {
+		publishing.ContentType = mediaType
+	}
 	return publishing
+}
+
+const eventID = meta.EventPrefix + "id"
+
+// ownID returns the value of a header. The id of a CloudEvent is that of its message, also if a
+// handler has copied the metadata of another event.
+func ownID(msg *message.Message, key, value string) string {
+	if key == eventID {
+		return msg.UUID
+	}
+	return value
 }
 
 func appendMetadata(b []byte, msg *message.Message) (_ []byte, err error) {
@@ -101,7 +119,7 @@ func appendMetadata(b []byte, msg *message.Message) (_ []byte, err error) {
 		if !passes(key, joined) {
 			continue
 		}
-		if b, err = amqpwire.AppendTextHeader(b, key, value); err != nil {
+		if b, err = amqpwire.AppendTextHeader(b, key, ownID(msg, key, value)); err != nil {
 			return b, err
 		}
 	}
@@ -119,7 +137,7 @@ func passes(key string, joined bool) bool {
 }
 
 // Unmarshal returns the message of a delivery. Its id is the header _watermill_message_uuid, or the
-// native message id, or "". Unmarshal does not copy the body, and never returns an error.
+// id of a CloudEvent, or the native message id, or "". Unmarshal does not copy the body, and never returns an error.
 func (m Marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	msg := message.NewMessage(deliveryID(delivery), delivery.Body)
 	msg.Metadata = make(message.Metadata, len(delivery.Headers)+4)
@@ -130,6 +148,9 @@ func (m Marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error
 	}
 	if created, published, ok := meta.SplitTimes(headerText(delivery.Headers[meta.Times])); ok {
 		msg.Metadata[meta.CreatedAt], msg.Metadata[meta.PublishedAt] = created, published
+	}
+	if delivery.ContentType != "" && isEvent(delivery) {
+		msg.Metadata[meta.ContentType] = delivery.ContentType
 	}
 	msg.Metadata[meta.Redelivered] = strconv.FormatBool(delivery.Redelivered)
 	if count, ok := deliveryCount(delivery); ok {
@@ -146,7 +167,24 @@ func deliveryID(delivery amqp091.Delivery) string {
 	if id := headerText(delivery.Headers[amqp.DefaultMessageUUIDHeaderKey]); id != "" {
 		return id
 	}
+	if meta.Structured(delivery.ContentType) {
+		if id := meta.StructuredID(delivery.Body); id != "" {
+			return id
+		}
+	}
+	for _, key := range [...]string{eventID, "cloudEvents_id"} {
+		if id := headerText(delivery.Headers[key]); id != "" {
+			return id
+		}
+	}
 	return delivery.MessageId
+}
+
+// isEvent reports whether a delivery with a content type is a CloudEvent.
+func isEvent(delivery amqp091.Delivery) bool {
+	_, colon := delivery.Headers[meta.EventPrefix+"specversion"]
+	_, underscore := delivery.Headers["cloudEvents_specversion"]
+	return colon || underscore || strings.HasPrefix(delivery.ContentType, "application/cloudevents")
 }
 
 // deliveryCount returns the number of earlier deliveries, and whether it is known. Since RabbitMQ
