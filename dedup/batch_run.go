@@ -257,9 +257,11 @@ func together(h BatchHandlerFunc) batchFunc {
 		for i, item := range r.items {
 			msgs[i], item.called = item.msg, true
 		}
+		ctx, end := r.instruments.processes.HandleBatch(ctx, r.consumer, parkedrows.DeliveryOf(r.items[0].ctx).Topic, msgs)
 		handling := parkedrows.WithTx(ctx, tx)
 		var produced []*message.Message
 		err := chain.Guarded(func() (err error) { produced, err = h(handling, tx, msgs); return err })
+		end(err)
 		r.after = handling.End()
 		if err != nil {
 			return nil, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -70,15 +69,14 @@ func outcomeOf(err error) int {
 }
 
 type instruments struct {
-	tracer   telemetry.Tracer
-	traced   func() bool
-	handled  *telemetry.Counter
-	duration *telemetry.Durations
-	lag      *telemetry.Durations
-	batches  *telemetry.Sizes
-	swept    *telemetry.Counter
-	sweeps   *telemetry.Counter
-	days     *telemetry.Counter
+	processes *telemetry.Processes
+	handled   *telemetry.Counter
+	duration  *telemetry.Durations
+	lag       *telemetry.Durations
+	batches   *telemetry.Sizes
+	swept     *telemetry.Counter
+	sweeps    *telemetry.Counter
+	days      *telemetry.Counter
 
 	meter       telemetry.Meter
 	rows, bytes metric.Int64Observable
@@ -86,11 +84,9 @@ type instruments struct {
 
 func newInstruments(config Config) *instruments {
 	meter := telemetry.NewMeter(config.MeterProvider, "dedup")
-	tracer := telemetry.NewTracer(config.TracerProvider, "dedup")
 	i := &instruments{
-		meter:  meter,
-		tracer: tracer,
-		traced: sync.OnceValue(tracer.Enabled),
+		meter:     meter,
+		processes: telemetry.NewProcesses(meter, telemetry.NewTracer(config.TracerProvider, "dedup")),
 		handled: meter.Counter("once.dedup.handled", "{message}",
 			"Messages by outcome. Each attempt of a message counts.",
 			telemetry.Label{Key: telemetry.Outcome, Values: outcomes}),
@@ -130,7 +126,7 @@ type call struct {
 
 func (i *instruments) begin(msg *message.Message, consumer string) *call {
 	delivery := parkedrows.DeliveryOf(msg.Context())
-	ctx, handling := i.tracer.Handle(msg.Context(), i.traced(), consumer, delivery.Topic, 0, msg)
+	ctx, handling := i.processes.Handle(msg.Context(), consumer, delivery.Topic, 0, msg)
 	msg.SetContext(ctx)
 	c := &call{instruments: i, handling: handling, began: time.Now(), outcome: failed} // the outcome if the handler panics
 	if delivery.Claim == nil || delivery.Claim.Replays == 0 {

@@ -120,7 +120,7 @@ func TestWithoutProvidersNothingIsAllocated(t *testing.T) {
 	}
 	settled := dispatch.Settled{Confirmed: true, Charges: true, Deaths: 1}
 	got := testing.AllocsPerRun(100, func() {
-		r.span = begin(nil, m, msg) // as the sender calls it if the tracer is not enabled
+		r.span = (&sender{}).begin(m, msg) // as the sender calls it if the tracer is not enabled
 		i.beginRound()
 		i.published(r, Confirmed, time.Now())
 		i.endRound()

@@ -117,15 +117,15 @@ func (l *loop) classify(err error) (outcome Outcome, cause error) {
 
 // begin starts the span of a publish if msg contains a sampled trace, and makes it the parent in
 // msg. It does not change m, because the next attempt needs the original metadata.
-func begin(tracer *telemetry.Tracer, m *dispatch.Message, msg *message.Message) trace.Span {
-	if tracer == nil {
+func (s *sender) begin(m *dispatch.Message, msg *message.Message) trace.Span {
+	if s.tracer == nil {
 		return nil
 	}
-	ctx, ok := telemetry.Extract(context.Background(), msg.Metadata)
+	ctx, ok := telemetry.Extract(telemetry.WithSystem(context.Background(), s.system), msg.Metadata)
 	if !ok {
 		return nil
 	}
-	ctx, span := tracer.Producer(ctx, "forward", "send", m.Topic,
+	ctx, span := s.tracer.Producer(ctx, "forward", "send", m.Topic, trace.SpanContextFromContext(ctx),
 		attribute.String(telemetry.MessageID, telemetry.Text(m.ID)),
 		attribute.Int(telemetry.BodySize, len(m.Payload)),
 		attribute.Int(telemetry.Attempt, m.Attempts+1))

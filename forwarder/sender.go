@@ -51,6 +51,7 @@ type sender struct {
 	orders    chan order // has space for the whole window, so that the loop never waits
 	results   results
 	tracer    *telemetry.Tracer // nil if no spans are recorded
+	system    telemetry.System
 
 	// A message is sent only while gate is true and the lease has not ended.
 	gate  atomic.Bool
@@ -71,6 +72,7 @@ func newSender(publisher message.Publisher, window int) *sender {
 	return &sender{
 		publisher: publisher,
 		checker:   known,
+		system:    telemetry.SystemOf(publisher),
 		orders:    make(chan order, window),
 		results:   results{some: make(chan struct{}, 1)},
 		begun:     time.Now(),
@@ -136,7 +138,7 @@ func (s *sender) pass(o *order, msg *message.Message, publish func(string, *mess
 		}
 	}
 	msg.Metadata[meta.CreatedAt], msg.Metadata[meta.PublishedAt] = o.Message.Created, o.stamp
-	o.span = begin(s.tracer, o.Message, msg)
+	o.span = s.begin(o.Message, msg)
 	failpoint.Hit("forwarder/publish")
 	publish(o.Message.Topic, msg, func(err error) {
 		failpoint.Hit("forwarder/answered")

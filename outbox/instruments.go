@@ -65,12 +65,14 @@ func (i *instruments) begin(ctx context.Context, topic string, msgs []*message.M
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return c
 	}
-	attributes := []attribute.KeyValue{attribute.Int(telemetry.BatchCount, len(msgs))}
+	var attributes []attribute.KeyValue
 	if len(msgs) == 1 {
-		attributes = append(attributes, attribute.String(telemetry.MessageID, telemetry.Text(msgs[0].UUID)),
-			attribute.Int(telemetry.BodySize, len(msgs[0].Payload)))
+		attributes = []attribute.KeyValue{
+			attribute.String(telemetry.MessageID, telemetry.Text(msgs[0].UUID)),
+			attribute.Int(telemetry.BodySize, len(msgs[0].Payload)),
+		}
 	}
-	c.spanned, c.span = i.tracer.Producer(ctx, "outbox.publish", "create", topic, attributes...)
+	c.spanned, c.span = i.tracer.Producer(ctx, "outbox.publish", "create", topic, trace.SpanContext{}, attributes...)
 	return c
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/rabbitmq/amqp091-go"
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/watermill-once/once/internal/telemetry"
@@ -15,6 +17,7 @@ import (
 type instruments struct {
 	published, connects          *telemetry.Counter
 	confirm                      *telemetry.Durations
+	sends                        *telemetry.Sends
 	inFlight, connected, blocked metric.Int64Observable
 	unobserve                    func()
 
@@ -42,6 +45,7 @@ func newInstruments(p *Publisher) *instruments {
 			"Attempts to connect to the broker.", telemetry.Done()),
 		confirm: meter.Durations("once.rabbit.confirm.duration",
 			"Time from writing a message to its confirm."),
+		sends:     meter.Sends(systemOf(p.config.Connection.AmqpURI), "publish", outcomeNames[:]),
 		inFlight:  meter.Level("once.rabbit.in_flight", "{message}", "Messages sent and not yet confirmed."),
 		connected: meter.Level("once.rabbit.connected", "{connection}", "1 while there is a connection to the broker, else 0."),
 		blocked:   meter.Level("once.rabbit.blocked", "{connection}", "1 while the broker blocks the connection, else 0."),
@@ -75,20 +79,47 @@ func (i *instruments) count(outcomes []outcome) {
 	if len(outcomes) == 0 {
 		return
 	}
-	now, timed := time.Now(), i.confirm.Enabled()
+	now, timed, timedAll := time.Now(), i.confirm.Enabled(), i.sends.Timed()
+	var attempted [len(outcomeNames)]int64
 	for _, o := range outcomes {
 		series := seriesOf(o.err)
 		i.tally[series]++
+		if o.pub.sent.IsZero() {
+			continue
+		}
+		attempted[series]++
 		if timed && series == confirmed {
 			i.confirm.Record(now.Sub(o.pub.sent), 0)
+		}
+		if timedAll {
+			i.sends.Record(now.Sub(o.pub.sent), series)
 		}
 	}
 	for series, n := range i.tally {
 		if n > 0 {
 			i.published.Add(n, series)
 		}
+		if attempted[series] > 0 {
+			i.sends.Add(attempted[series], series)
+		}
 	}
 	i.tally = [len(outcomeNames)]int64{}
+}
+
+// systemOf returns the broker of a URI. If the URI names several nodes, the address is unknown.
+func systemOf(uri string) telemetry.System {
+	system := telemetry.System{Name: "rabbitmq"}
+	if parsed, err := amqp091.ParseURI(uri); err == nil && !strings.Contains(parsed.Host, ",") {
+		system.Address, system.Port = parsed.Host, parsed.Port
+	}
+	return system
+}
+
+// MessagingSystem returns what OpenTelemetry calls the system, and the address and port of its
+// server, or "" and 0 if the URI names several nodes. A forwarder adds them to its spans.
+func (p *Publisher) MessagingSystem() (name, address string, port int) {
+	system := systemOf(p.config.Connection.AmqpURI)
+	return system.Name, system.Address, system.Port
 }
 
 // err is nil or a *PublishError.
@@ -104,6 +135,7 @@ type subscriberInstruments struct {
 	delivered, settled, recovered *telemetry.Counter
 	undecodable, connects         *telemetry.Counter
 	handling                      *telemetry.Durations
+	consumed                      telemetry.Consumed
 	inFlight, connected           metric.Int64Observable
 	forbidden                     metric.Int64Observable
 	unobserve                     func()
@@ -140,6 +172,7 @@ func newSubscriberInstruments(s *Subscriber) *subscriberInstruments {
 		undecodable: meter.Counter("once.subscriber.undecodable", "{message}", "Messages that the marshaler could not read."),
 		connects: meter.Counter("once.subscriber.connects", "{attempt}",
 			"Attempts to connect to the broker.", telemetry.Done()),
+		consumed: meter.Consumed(),
 		handling: meter.Durations("once.subscriber.handle.duration", "Time from handing out a message to its ack or nack."),
 		inFlight: meter.Level("once.subscriber.in_flight", "{message}", "Messages handed out and not yet acked or nacked."),
 		connected: meter.Level("once.subscriber.connected", "{connection}",

@@ -72,6 +72,7 @@ func (sub *subscription) decode(ch *consumeChannel, raw amqp091.Delivery) *deliv
 	times := max(int(min(count, maxCounted)), sub.requeues[msg.UUID])
 	d.pause = pauseAfter(times+1, sub.s.cfg.NackMin, sub.s.cfg.NackMax)
 	sub.s.instruments.countDelivery(raw.Redelivered)
+	sub.consumed()
 	return d
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/failpoint"
+	"github.com/watermill-once/once/internal/telemetry"
 	"github.com/watermill-once/once/internal/usercode"
 )
 
@@ -41,17 +42,20 @@ type subscription struct {
 
 	interruptionLogged bool
 	consumedBefore     bool
+
+	consumed func() // counts a delivered message
 }
 
 func (s *Subscriber) newSubscription(ctx context.Context, topic string) *subscription {
-	cfg := s.cfg.gathering(usercode.InFlight(ctx))
+	cfg, system := s.cfg.gathering(usercode.InFlight(ctx)), systemOf(s.config.Connection.AmqpURI)
 	sub := &subscription{
 		s:        s,
 		cfg:      cfg,
 		topic:    topic,
 		queue:    s.config.Queue.GenerateName(topic),
 		exchange: s.config.Exchange.GenerateName(topic),
-		values:   context.WithoutCancel(ctx),
+		values:   context.WithoutCancel(telemetry.WithSystem(ctx, system)),
+		consumed: s.instruments.consumed.Of(system, "consume", topic),
 		out:      make(chan *message.Message),
 		handled:  make(chan *delivery, cfg.InFlight),
 		wake:     make(chan struct{}, 1),

@@ -39,8 +39,7 @@ var changes = []string{opened: "opened", closed: "closed", openedAlone: "opened_
 
 type instruments struct {
 	meter         telemetry.Meter
-	tracer        telemetry.Tracer
-	traced        func() bool
+	processes     *telemetry.Processes
 	attempts      *telemetry.Counter
 	duration      *telemetry.Durations
 	redelivered   *telemetry.Counter
@@ -56,11 +55,9 @@ type instruments struct {
 
 func newInstruments(config Config) *instruments {
 	meter := telemetry.NewMeter(config.MeterProvider, "retry")
-	tracer := telemetry.NewTracer(config.TracerProvider, "retry")
 	i := &instruments{
-		meter:  meter,
-		tracer: tracer,
-		traced: sync.OnceValue(tracer.Enabled),
+		meter:     meter,
+		processes: telemetry.NewProcesses(meter, telemetry.NewTracer(config.TracerProvider, "retry")),
 		attempts: meter.Counter("once.retry.attempts", "{attempt}", "Calls of handlers, by their outcome.",
 			telemetry.Label{Key: telemetry.Outcome, Values: outcomes}),
 		duration: meter.Durations("once.retry.attempt.duration", "How long a handler took.", telemetry.Done()),

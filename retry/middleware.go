@@ -149,8 +149,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 // call calls h once. Pass the outcome of the try to end when it is known.
 func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, end func(outcome int), err error) {
 	began := time.Now()
-	ctx, handling := a.instruments.tracer.Handle(
-		a.ctx, a.instruments.traced(), a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
+	ctx, handling := a.instruments.processes.Handle(a.ctx, a.delivery.Consumer, a.delivery.Topic, a.attempts+1, a.msg)
 	a.msg.SetContext(parkedrows.WithTried(ctx, a.msg, a.failedBefore))
 	produced, err = chain.Call(h, a.msg)
 	a.msg.SetContext(a.ctx) // the handler may have set a cancelled context

@@ -43,7 +43,9 @@ type (
 
 const (
 	commandsTopic, eventsTopic = "commands", "events"
-	business                   = `CREATE TABLE IF NOT EXISTS orders (id TEXT); CREATE TABLE IF NOT EXISTS invoices (order_id TEXT, cents INTEGER)`
+	business                   = `
+		CREATE TABLE IF NOT EXISTS orders (id TEXT);
+		CREATE TABLE IF NOT EXISTS invoices (order_id TEXT, cents INTEGER)`
 )
 
 var (

@@ -20,7 +20,8 @@ func TestOrderIsBilled(t *testing.T) {
 	}
 	defer db.Close()
 	var invoices, cents int
-	if err := db.QueryRowContext(t.Context(), `SELECT count(*), sum(cents) FROM invoices WHERE order_id = 'order-1'`).Scan(&invoices, &cents); err != nil {
+	err = db.QueryRowContext(t.Context(), `SELECT count(*), sum(cents) FROM invoices WHERE order_id = 'order-1'`).Scan(&invoices, &cents)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if invoices != 1 || cents != 1290 || out.String() != "order-1 is billed\n" {

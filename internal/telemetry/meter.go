@@ -1,6 +1,7 @@
-// Package telemetry creates the metrics and spans of the library's packages. All
-// metrics follow the same rules: their names begin with "once.", every value of an
-// attribute is known in advance, and counters show their series before the first event.
+// Package telemetry creates the metrics and spans of the library's packages. All metrics whose
+// names begin with "once." follow the same rules: every value of an attribute is known in advance,
+// and counters show their series before the first event. Those that begin with "messaging." follow
+// OpenTelemetry's semantic conventions.
 //
 // The package uses only the OpenTelemetry API. It defaults to the global providers,
 // which do nothing until the user sets others.
@@ -27,7 +28,7 @@ func NewMeter(provider metric.MeterProvider, pkg string) Meter {
 	if provider == nil {
 		provider = otel.GetMeterProvider()
 	}
-	return Meter{provider.Meter(scope + pkg)}
+	return Meter{provider.Meter(scope+pkg, metric.WithSchemaURL(schemaURL))}
 }
 
 // Label is an attribute with all its possible values.
@@ -207,6 +208,9 @@ const (
 	ErrorType  = "error.type"
 
 	consumerGroup = "messaging.consumer.group.name"
+	system        = "messaging.system"
+	operationName = "messaging.operation.name"
+	operationType = "messaging.operation.type"
 )
 
 // Outcomes of work that either succeeds or fails.

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel"
@@ -30,7 +31,7 @@ func NewTracer(provider trace.TracerProvider, pkg string) Tracer {
 	if provider == nil {
 		provider = otel.GetTracerProvider()
 	}
-	return Tracer{provider.Tracer(scope + pkg)}
+	return Tracer{provider.Tracer(scope+pkg, trace.WithSchemaURL(schemaURL))}
 }
 
 // Enabled reports whether the tracer records spans, by beginning one that has a parent. A tracer
@@ -71,36 +72,62 @@ func Text(name string) string {
 }
 
 // Producer begins a span for an operation on messages to topic, which the caller must end.
-// operation is this module's name, and kind OpenTelemetry's type of it.
+// operation is this module's name, and kind OpenTelemetry's type of it. The span has the attributes
+// of the system of ctx, and a link to created, if it is valid.
 func (t Tracer) Producer(
-	ctx context.Context, operation, kind, topic string, more ...attribute.KeyValue,
+	ctx context.Context, operation, kind, topic string, created trace.SpanContext, more ...attribute.KeyValue,
 ) (context.Context, trace.Span) {
-	return t.begin(ctx, trace.SpanKindProducer, operation, kind, topic, more...)
+	return t.begin(ctx, trace.SpanKindProducer, operation, kind, topic, links(created), more...)
 }
 
 // begin works like [Tracer.Producer], for a span of the kind spanKind.
 //
 //nolint:spancheck // the caller ends the span
 func (t Tracer) begin(
-	ctx context.Context, spanKind trace.SpanKind, operation, kind, topic string, more ...attribute.KeyValue,
+	ctx context.Context, spanKind trace.SpanKind, operation, kind, topic string, linked []trace.Link, more ...attribute.KeyValue,
 ) (context.Context, trace.Span) {
 	topic = Text(topic)
-	return t.Start(ctx, operation+" "+topic, trace.WithSpanKind(spanKind), trace.WithAttributes(more...), trace.WithAttributes(
-		attribute.String("messaging.system", "watermill"),
-		attribute.String("messaging.operation.name", operation),
-		attribute.String("messaging.operation.type", kind),
-		attribute.String(Topic, topic),
-	))
+	return t.Start(ctx, operation+" "+topic, trace.WithSpanKind(spanKind), trace.WithLinks(linked...),
+		trace.WithAttributes(more...), trace.WithAttributes(systemOf(ctx).attributes()...), trace.WithAttributes(
+			attribute.String(operationName, operation),
+			attribute.String(operationType, kind),
+			attribute.String(Topic, topic),
+		))
+}
+
+// links returns a link to the span in whose trace a message was created, if there is one.
+func links(created trace.SpanContext) []trace.Link {
+	if !created.IsValid() {
+		return nil
+	}
+	return []trace.Link{{SpanContext: created}}
+}
+
+// remote returns the span in the metadata of a message.
+func remote(msg *message.Message) trace.SpanContext {
+	if msg.Metadata[Traceparent] == "" {
+		return trace.SpanContext{}
+	}
+	return trace.SpanContextFromContext(w3c.Extract(context.Background(), propagation.MapCarrier(msg.Metadata)))
+}
+
+func fail(span trace.Span, errorType string) {
+	span.SetStatus(codes.Error, errorType)
+	span.SetAttributes(attribute.String(ErrorType, errorType))
 }
 
 type handlingKey struct{}
 
-// Handling is the span of one attempt, which the middlewares of a chain share: the outermost begins
-// and ends it, and the innermost sets the outcome.
+// Handling is one attempt, which the middlewares of a chain share: the outermost begins and ends it,
+// and the innermost sets the outcome.
 type Handling struct {
 	span   trace.Span // nil if no span is recorded
-	result *result
+	result *result    // nil if nothing is recorded
 	own    bool
+
+	processes *Processes // nil if no duration is recorded
+	series    processSeries
+	began     time.Time
 }
 
 type result struct {
@@ -108,38 +135,10 @@ type result struct {
 	failed  bool
 }
 
-// Handle begins the span of an attempt, or uses that of an outer middleware. It continues the trace
-// of ctx, or else of the message, also in the returned context if enabled is false, which records
-// no span. number starts at 1, or is 0 if it is unknown.
-func (t Tracer) Handle(
-	ctx context.Context, enabled bool, consumer, topic string, number int, msg *message.Message,
-) (context.Context, Handling) {
-	if h, ok := ctx.Value(handlingKey{}).(Handling); ok {
-		h.own = false
-		return ctx, h
-	}
-	if !trace.SpanContextFromContext(ctx).IsValid() {
-		ctx, _ = Extract(ctx, msg.Metadata)
-	}
-	if !enabled {
-		return ctx, Handling{}
-	}
-	ctx, span := t.begin(ctx, trace.SpanKindConsumer, "handle", "process", topic,
-		attribute.String(consumerGroup, Text(consumer)),
-		attribute.String(MessageID, Text(msg.UUID)),
-		attribute.Int(BodySize, len(msg.Payload)),
-	)
-	if number > 0 {
-		span.SetAttributes(attribute.Int(Attempt, number))
-	}
-	h := Handling{span: span, result: &result{}, own: true}
-	return context.WithValue(ctx, handlingKey{}, h), h
-}
-
 // End sets the outcome. The first call counts. The middleware that began the span ends it. The span
 // does not contain the text of the error, because a handler's error may contain anything.
 func (h Handling) End(outcome string, failed bool) {
-	if h.span == nil {
+	if h.result == nil {
 		return
 	}
 	if h.result.outcome == "" {
@@ -148,10 +147,18 @@ func (h Handling) End(outcome string, failed bool) {
 	if !h.own {
 		return
 	}
+	if h.processes != nil {
+		if h.result.failed {
+			h.series.failure = h.result.outcome
+		}
+		h.processes.record(h.series, time.Since(h.began))
+	}
+	if h.span == nil {
+		return
+	}
 	h.span.SetAttributes(attribute.String(Outcome, h.result.outcome))
 	if h.result.failed {
-		h.span.SetStatus(codes.Error, h.result.outcome)
-		h.span.SetAttributes(attribute.String(ErrorType, h.result.outcome))
+		fail(h.span, h.result.outcome)
 	}
 	h.span.End()
 }
@@ -174,7 +181,7 @@ func (t Tracer) Quarantine(
 	if !enabled {
 		return ctx, func(string, error) {}
 	}
-	ctx, span := t.begin(ctx, trace.SpanKindClient, "quarantine", "settle", topic,
+	ctx, span := t.begin(ctx, trace.SpanKindClient, "quarantine", "settle", topic, nil,
 		attribute.String(consumerGroup, Text(consumer)),
 		attribute.String(Reason, Text(reason)),
 	)
@@ -184,8 +191,7 @@ func (t Tracer) Quarantine(
 	return ctx, func(outcome string, err error) {
 		if err != nil {
 			outcome = "failed"
-			span.SetStatus(codes.Error, outcome)
-			span.SetAttributes(attribute.String(ErrorType, outcome))
+			fail(span, outcome)
 		}
 		span.SetAttributes(attribute.String(Outcome, outcome))
 		span.End()

@@ -84,17 +84,23 @@ func (r reader) ReadEncoding() binding.Encoding {
 	return binding.EncodingUnknown
 }
 
-func (r reader) version() spec.Version {
+func (r reader) version() spec.Version { //nolint:ireturn // the SDK has only the interface
 	name, _ := r.Headers["cloudEvents:specversion"].(string)
 	return versions.Version(name)
 }
 
 func (r reader) ReadStructured(ctx context.Context, w binding.StructuredWriter) error {
+	if r.ReadEncoding() != binding.EncodingStructured {
+		return binding.ErrNotStructured
+	}
 	return w.SetStructuredEvent(ctx, format.Lookup(r.ContentType), bytes.NewReader(r.Body))
 }
 
 func (r reader) ReadBinary(_ context.Context, w binding.BinaryWriter) error {
 	version := r.version()
+	if version == nil {
+		return binding.ErrNotBinary
+	}
 	if err := w.SetAttribute(version.AttributeFromKind(spec.DataContentType), r.ContentType); err != nil {
 		return err
 	}

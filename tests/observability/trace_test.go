@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp "github.com/rabbitmq/amqp091-go"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -41,9 +43,11 @@ func traceparent(span trace.SpanContext) string {
 }
 
 // attributes returns the attributes of a span, as text.
-func attributes(span tracetest.SpanStub) map[string]string {
+func attributes(span tracetest.SpanStub) map[string]string { return asText(span.Attributes) }
+
+func asText(attributes []attribute.KeyValue) map[string]string {
 	all := map[string]string{}
-	for _, a := range span.Attributes {
+	for _, a := range attributes {
 		all[string(a.Key)] = a.Value.Emit()
 	}
 	return all
@@ -94,8 +98,13 @@ func TestTraceReachesTheQueue(t *testing.T) {
 	if got := delivery.Headers["tracestate"]; got != "vendor=1" {
 		t.Errorf("tracestate is %v", got)
 	}
+	address, err := url.Parse(broker.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := map[string]string{
-		"messaging.system": "watermill", "messaging.operation.name": "forward", "messaging.operation.type": "send",
+		"messaging.system": "rabbitmq", "server.address": address.Hostname(), "server.port": address.Port(),
+		"messaging.operation.name": "forward", "messaging.operation.type": "send",
 		"messaging.destination.name": topic, "messaging.message.id": "1", "messaging.message.body.size": "4",
 		"once.attempt": "1", "once.outcome": "confirmed",
 	}
@@ -247,9 +256,6 @@ func TestMessagesOfOneCallKeepTheirTraces(t *testing.T) {
 	own := traceparent(create[0].SpanContext)
 	if want := []string{own, own, traceparent(spanB.SpanContext())}; !slices.Equal(got, want) {
 		t.Errorf("traces %q, want %q", got, want)
-	}
-	if attributes(create[0])["messaging.batch.message_count"] != "3" {
-		t.Errorf("attributes: %v", attributes(create[0]))
 	}
 }
 
