@@ -18,13 +18,13 @@ import (
 type act struct {
 	Name    string
 	action  Action
-	Section string // name of the page that lists the messages
+	Section string `api:"-"` // name of the page that lists the messages
 	Title   string // such as "Replay dead letters"
-	Button  string // such as "Replay"
+	Button  string `api:"-"` // such as "Replay"
 	Warning string // consequence that the operator must know before the change
 	Danger  bool
 
-	One, Many string // singular and plural of the changed things; default to "message" and "messages"
+	One, Many string `api:"-"` // singular and plural of the changed things; default to "message" and "messages"
 
 	HasRate, HasPlan bool     // HasRate: the plan can have a rate. HasPlan: it can also have a canary, a window and a stop at failures
 	LeftOut          string   // why messages are left out; "" if they are left out because they need force
@@ -50,8 +50,8 @@ type changePage struct {
 	Plan    operate.Plan
 	Why     string
 	Actor   string
-	Toggle  string // URL of the same page, with force switched on or off
-	Back    string
+	Toggle  string `api:"-"` // URL of the same page, with force switched on or off
+	Back    string `api:"-"`
 
 	Groups     []operate.Group // the largest groups of Preview
 	MoreGroups int             // number of the other groups
@@ -229,9 +229,11 @@ func formError(err error) error {
 }
 
 type jobPage struct {
-	Job   *job
-	State jobState
-	May   buttons
+	Job     *job
+	State   jobState
+	Running bool
+	Problem string
+	May     buttons
 }
 
 func (c *Console) getJob(w http.ResponseWriter, r *http.Request) error {
@@ -244,7 +246,9 @@ func (c *Console) getJob(w http.ResponseWriter, r *http.Request) error {
 		redirect(w, link("replay", "id", id))
 		return nil
 	}
-	p := page{Title: j.Title, Template: "job", Section: j.Back, Body: jobPage{j, state, c.buttons(r, Stop)}}
+	p := page{Title: j.Title, Template: "job", Section: j.Back, Body: jobPage{
+		j, state, state.Running(), state.Problem(), c.buttons(r, Stop),
+	}}
 	if state.Running() {
 		p.Live = 1
 	}

@@ -158,17 +158,28 @@ func (c *Console) Close() error {
 
 // serve finds the page by the last segment of the path, wherever the console is mounted.
 func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
-	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+	_, name, _ := cutLast(r.URL.Path)
 	if r.URL.Path == "" { // StripPrefix has removed the whole path, and relative links need the slash
 		c.addSlash(w, r)
 		return
 	}
-	if file, ok := assets[name]; ok {
+	api := inAPI(r)
+	if file, ok := assets[name]; ok && !api {
 		file.serve(w, r)
 		return
 	}
+	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // otherwise a part of the query, such as a filter, would be ignored
+		c.fail(w, r, errQuery)
+		return
+	}
 	page, ok := c.routes[name]
-	if !ok {
+	if api {
+		var err error
+		if page, err = c.endpoint(r, name); err != nil {
+			c.fail(w, r, err)
+			return
+		}
+	} else if !ok {
 		c.fail(w, r, errNoPage)
 		return
 	}
@@ -190,10 +201,6 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		w.Header().Set("Allow", strings.Join(allow, ", "))
 		c.fail(w, r, errMethod)
-		return
-	}
-	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // otherwise a part of the query, such as a filter, would be ignored
-		c.fail(w, r, errQuery)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), readTimeout)

@@ -47,7 +47,7 @@ type job struct {
 	ID    string
 	Title string
 	Who   operate.Act
-	Back  string // page from which the job was started
+	Back  string `api:"-"` // page from which the job was started
 
 	LeftOut string // see act.LeftOut
 
@@ -66,8 +66,8 @@ type jobState struct {
 	Started, Ended time.Time
 	Report         report
 	Stopping       bool
-	Err            error
-	Chart          string
+	Err            error  `api:"-"` // may name hosts
+	Chart          string `api:"-"`
 }
 
 func (s jobState) Running() bool { return s.Ended.IsZero() }

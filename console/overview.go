@@ -57,7 +57,7 @@ type overview struct {
 
 	rates [3]float64 // In, Out and Handled as numbers, for the chart
 
-	Waiting, Rates, Days string // charts, as JSON
+	Waiting, Rates, Days string `api:"-"` // charts, as JSON
 }
 
 type consumerRow struct {

@@ -24,8 +24,8 @@ type content struct {
 	Size     int
 	Text     string
 	View     string
-	Views    []viewLink
-	Cut      bool // whether Text contains only the beginning of the payload
+	Views    []viewLink `api:"-"`
+	Cut      bool       // whether Text contains only the beginning of the payload
 	Download string
 }
 

@@ -187,7 +187,7 @@ type trend struct {
 	quarantine.Trend
 
 	Word string
-	Bars []bar
+	Bars []bar `api:"-"`
 }
 
 // bar is in a drawing 20 units high, and 4 units wide for each of the 24 hours.

@@ -90,6 +90,10 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, p page) error {
 
 // The page is rendered before the first byte is sent: a complete page, or an error.
 func (c *Console) writePage(w http.ResponseWriter, r *http.Request, status int, p page) {
+	if inAPI(r) {
+		c.writeJSON(w, status, p.Body)
+		return
+	}
 	p.Self = self(r)
 	p.Environment, p.Color, p.Now = c.config.Environment, c.config.Color, time.Now()
 	if p.Actor == "" && status < http.StatusBadRequest {

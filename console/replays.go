@@ -46,7 +46,7 @@ type replayPage struct {
 	Outcome bool // whether the outcome of each message is known, as in a replay of the quarantine
 	Job     *job // job that runs the replay in this process, or nil
 	Problem string
-	Chart   string
+	Chart   string `api:"-"`
 	Left    int    // number of messages that are not replayed yet
 	Done    int    // number of handled messages, or of replayed messages if Outcome is false
 	Rate    string // messages per second that had an outcome, or that were replayed if Outcome is false; or ""

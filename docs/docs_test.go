@@ -71,7 +71,7 @@ func TestLinksInTheDocsLeadSomewhere(t *testing.T) {
 	deeper, err := filepath.Glob("docs/*/*.md")
 	kit.OK(t, err)
 	for _, page := range append(append(pages, deeper...), "README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md",
-		"cmd/once/JSON.md", "examples/minimal/README.md", "examples/orders/README.md") {
+		"AGENTS.md", "llms.txt", "cmd/once/JSON.md", "examples/minimal/README.md", "examples/orders/README.md") {
 		text := kit.ReadFile(t, page)
 		for _, target := range link.FindAllStringSubmatch(goBlock.ReplaceAllString(string(text), ""), -1) {
 			path := page

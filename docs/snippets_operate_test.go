@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -182,3 +183,14 @@ func mountConsole(mux *http.ServeMux, db *sql.DB, user func(*http.Request) (name
 }
 
 var _ = mountConsole
+
+func byToken(tokens map[string]string) func(*http.Request, console.Action) (string, error) {
+	return func(r *http.Request, _ console.Action) (string, error) {
+		if name := tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]; name != "" {
+			return name, nil
+		}
+		return "", errors.New("unknown token")
+	}
+}
+
+var _ = byToken

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -122,7 +123,8 @@ func checkLoopback(address string) error {
 	return nil
 }
 
-// secretPages serves only a browser that has opened the address with the secret: otherwise every
+// secretPages serves only a browser that has opened the address with the secret, and programs that
+// send it as a bearer token: otherwise every
 // user and program of this machine could use the port. It checks the host name first, so that a
 // page of another site cannot reach the port through a name of its own that resolves to this
 // machine.
@@ -144,7 +146,8 @@ func secretPages(pages http.Handler, address, secret string) http.Handler {
 			http.Redirect(w, r, "/", http.StatusSeeOther)
 			return
 		}
-		if c, err := r.Cookie(cookie); err != nil || !same(c.Value) {
+		token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if c, err := r.Cookie(cookie); (err != nil || !same(c.Value)) && (!bearer || !same(token)) {
 			http.Error(w, "Open the address that once console has printed: it has the secret.", http.StatusUnauthorized)
 			return
 		}

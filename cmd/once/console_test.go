@@ -82,6 +82,22 @@ func TestConsoleNeedsTheSecret(t *testing.T) {
 	if status, _ := open(t, ann, http.MethodGet, base, "evil.example:80", nil); status != http.StatusMisdirectedRequest {
 		t.Errorf("under another name: %d", status)
 	}
+	// A program sends the secret as a bearer token.
+	for token, want := range map[string]int{strings.TrimPrefix(address, base+"?secret="): http.StatusOK, "wrong": http.StatusUnauthorized} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"api/outbox", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		response, err := stranger.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("a program with the token %s: %d, want %d", token, response.StatusCode, want)
+		}
+	}
 	// Without --write.
 	form := url.Values{"do": {"discard-dead"}, "all": {"1"}, "limit": {"1"}, "why": {"because"}}
 	status, text := open(t, ann, http.MethodPost, base+"change", "", form)

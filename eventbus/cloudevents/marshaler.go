@@ -3,6 +3,7 @@ package cloudevents
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -61,9 +62,7 @@ func (m Marshaler) Marshal(event any) (*message.Message, error) {
 	}
 	attributes := map[string]string{"time": time.Now().UTC().Format(time.RFC3339Nano)}
 	if m.Attributes != nil {
-		for name, value := range m.Attributes(event) {
-			attributes[name] = value
-		}
+		maps.Copy(attributes, m.Attributes(event))
 	}
 	attributes["specversion"], attributes["id"] = specVersion, msg.UUID
 	attributes["source"], attributes["type"] = m.Source, m.Data.Name(event)
@@ -98,8 +97,9 @@ func check(attributes map[string]string) error {
 		}
 	}
 	for name, value := range attributes {
-		if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") != "" || name == "" || name == "data" || name == "datacontenttype" {
-			errs = append(errs, fmt.Errorf("the attribute %q is not allowed: use lower-case letters and digits, and neither data nor datacontenttype", name))
+		if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") != "" || name == "data" || name == "datacontenttype" {
+			errs = append(errs, fmt.Errorf("the attribute %q is not allowed: use lower-case letters and digits, "+
+				"and neither data nor datacontenttype", name))
 		}
 		if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r >= 0x7f && r <= 0x9f }) || !utf8.ValidString(value) {
 			errs = append(errs, fmt.Errorf("the attribute %s is %q: control characters are not allowed", name, value))

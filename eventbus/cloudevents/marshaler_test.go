@@ -22,17 +22,21 @@ func (p plain) Marshal(v any) (*message.Message, error) {
 func (plain) Unmarshal(msg *message.Message, v any) error { return json.Unmarshal(msg.Payload, v) }
 func (p plain) Name(any) string                           { return p.name }
 func (plain) NameFromMessage(msg *message.Message) string { return msg.Metadata.Get("name") }
-func attributes(m map[string]string) func(any) map[string]string {
-	return func(any) map[string]string { return m }
+
+// with returns a marshaler of events with this attribute.
+func with(name, value string) cloudevents.Marshaler {
+	return cloudevents.Marshaler{Data: plain{"placed"}, Source: "/shop", Attributes: func(any) map[string]string {
+		return map[string]string{name: value}
+	}}
 }
 
 func TestInvalidAttributesAreNotSent(t *testing.T) {
 	for want, m := range map[string]cloudevents.Marshaler{
 		"the source is empty":                    {Data: plain{"placed"}},
 		"the type is empty":                      {Data: plain{}, Source: "/shop"},
-		`the attribute "Subject" is not allowed`: {Data: plain{"placed"}, Source: "/shop", Attributes: attributes(map[string]string{"Subject": "17"})},
-		`the attribute "data" is not allowed`:    {Data: plain{"placed"}, Source: "/shop", Attributes: attributes(map[string]string{"data": "17"})},
-		`the attribute subject is "a\nb"`:        {Data: plain{"placed"}, Source: "/shop", Attributes: attributes(map[string]string{"subject": "a\nb"})},
+		`the attribute "Subject" is not allowed`: with("Subject", "17"),
+		`the attribute "data" is not allowed`:    with("data", "17"),
+		`the attribute subject is "a\nb"`:        with("subject", "a\nb"),
 	} {
 		if _, err := m.Marshal(17); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
@@ -50,7 +54,10 @@ func TestUnmarshalReadsEachForm(t *testing.T) {
 		want      string // the data, or
 		err       string
 	}{
-		"AMQP":       {metadata: map[string]string{"cloudEvents:specversion": "1.0", "content-type": "application/json; charset=utf-8"}, payload: `"x"`, want: "x"},
+		"AMQP": {
+			metadata: map[string]string{"cloudEvents:specversion": "1.0", "content-type": "application/json; charset=utf-8"},
+			payload:  `"x"`, want: "x",
+		},
 		"JMS":        {metadata: map[string]string{"cloudEvents_specversion": "1.0"}, payload: `"x"`, want: "x"},
 		"Kafka":      {metadata: map[string]string{"ce_specversion": "1.0", "content-type": "application/json"}, payload: `"x"`, want: "x"},
 		"HTTP":       {metadata: map[string]string{"Ce-Specversion": "1.0", "Content-Type": "application/json"}, payload: `"x"`, want: "x"},
@@ -66,9 +73,11 @@ func TestUnmarshalReadsEachForm(t *testing.T) {
 			metadata: map[string]string{"cloudEvents:specversion": "1.0", "content-type": "text/xml"},
 			err:      `the data is "text/xml", want "application/json"`,
 		},
-		"a batch":    {metadata: map[string]string{"content-type": "application/cloudevents-batch+json"}, err: "are not supported"},
-		"no JSON":    {metadata: map[string]string{"content-type": structured}, payload: `{`, err: "the structured event is no JSON object"},
-		"no base64":  {metadata: map[string]string{"content-type": structured}, payload: `{"specversion":"1.0","data_base64":"%"}`, err: "data_base64"},
+		"a batch": {metadata: map[string]string{"content-type": "application/cloudevents-batch+json"}, err: "are not supported"},
+		"no JSON": {metadata: map[string]string{"content-type": structured}, payload: `{`, err: "the structured event is no JSON object"},
+		"no base64": {
+			metadata: map[string]string{"content-type": structured}, payload: `{"specversion":"1.0","data_base64":"%"}`, err: "data_base64",
+		},
 		"other data": {metadata: map[string]string{"cloudEvents:specversion": "1.0"}, payload: `17`, err: "cannot unmarshal number"},
 	} {
 		t.Run(name, func(t *testing.T) {
