@@ -33,6 +33,7 @@ import (
 // Inside of retry, it would quarantine every failure without another attempt.
 func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	s.started.Do(s.observe)
+	call := chain.Caller(h)
 	return chain.Registered("poison", func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
 		if _, inside := parkedrows.TxOf(ctx); inside {
@@ -44,7 +45,7 @@ func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		delivery := parkedrows.DeliveryOf(ctx)
 		original := parkedrows.Snapshot(msg)
 
-		produced, err := chain.Call(h, msg)
+		produced, err := call(msg)
 		if err == nil {
 			s.undecided.forget(delivery.Consumer, original)
 			return produced, nil

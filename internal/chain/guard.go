@@ -2,6 +2,7 @@ package chain
 
 import (
 	"errors"
+	"reflect"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -11,12 +12,25 @@ import (
 
 // Call calls h, and turns a panic or runtime.Goexit into an error, because the message would be
 // neither retried nor quarantined. For an unrunnable message it returns the reason instead.
-func Call(h message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
+func Call(h message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
+	return call(Run, h, msg)
+}
+
+// Caller returns a function that calls h as [Call] does. If h is the middleware of package retry, it
+// does so without another goroutine, because retry has one for each call of the handler.
+func Caller(h message.HandlerFunc) func(msg *message.Message) ([]*message.Message, error) {
+	run := Run
+	if CodeAt(reflect.ValueOf(h).Pointer()).Part == "retry" {
+		run = Guarded
+	}
+	return func(msg *message.Message) ([]*message.Message, error) { return call(run, h, msg) }
+}
+
+func call(run func(f func() error) error, h message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
 	if why := Unrunnable(msg.Context()); why != nil {
 		return nil, why
 	}
-	err = Run(func() (err error) { produced, err = h(msg); return err })
-	if err != nil {
+	if err := run(func() (err error) { produced, err = h(msg); return err }); err != nil {
 		return nil, err
 	}
 	return produced, nil

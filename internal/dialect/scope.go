@@ -224,11 +224,12 @@ const (
 )
 
 // CheckTransaction checks the mark of [MarkTransaction]. RESET ALL removes the setting, but not the
-// lock, which is expensive to find, so it is sought only without the setting. If the transaction
-// has ended, the error names a setting that does not exist.
+// lock. To find the lock is expensive, so it is sought only without the setting, by a query in a
+// text: PostgreSQL would plan any other query in each check. If the transaction has ended, the error
+// names a setting that does not exist.
 const CheckTransaction = `SELECT current_setting(CASE WHEN current_setting('once.transaction', true) <> '' THEN 'server_version' ` +
-	`WHEN EXISTS (SELECT FROM pg_locks WHERE locktype = 'relation' AND pid = pg_backend_pid() ` +
-	`AND relation = '` + lockedTable + `'::regclass) ` +
+	`WHEN query_to_xml('SELECT 1 FROM pg_locks WHERE locktype = ''relation'' AND pid = pg_backend_pid() ` +
+	`AND relation = ''` + lockedTable + `''::regclass', true, true, '')::text <> '' ` +
 	`THEN 'server_version' ELSE 'once.` + endedParameter + `' END)`
 
 // If the transaction has ended, the error of Check.SQL contains one of these names: of a setting
