@@ -41,7 +41,7 @@ func with(list string, more ...string) []string { return slices.Concat(filters[l
 var endpoints = []endpoint{
 	{Name: "overview", Summary: "What needs attention, and counts", Query: []string{}, Shows: overview{}},
 	{Name: "forwarders", Summary: "Forwarders and their slots", Query: []string{}, Shows: forwardersPage{}},
-	{Name: "consumers", Summary: "Consumers with their backlogs and pauses", Query: []string{}, Shows: consumersPage{}},
+	{Name: "consumers", Summary: "Consumers with their backlogs, pauses and limits", Query: []string{}, Shows: consumersPage{}},
 	{Name: "outbox", Summary: "Messages of the outbox", Query: with("outbox", "after", "limit"), Shows: outboxPage{}},
 	{Name: "message", Summary: "A message of the outbox", Query: []string{"id", "view"}, Shows: messagePage{}},
 	{Name: "dead", Summary: "Dead letters and their causes", Query: with("dead", "after", "aftergroup"), Shows: deadPage{}},

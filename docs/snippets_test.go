@@ -83,6 +83,11 @@ func _(db *sql.DB) (*once.Consumer, error) {
 }
 
 func _(db *sql.DB) (*once.Consumer, error) {
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{Retry: retry.Config{Limits: retry.Limits{PerSecond: 50, Burst: 10}}})
+	return consumer, err
+}
+
+func _(db *sql.DB) (*once.Consumer, error) {
 	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
 		Retry: retry.Config{KeyOrder: retry.BlockWhileRetried},
 	})

@@ -37,6 +37,9 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	if f.probing {
 		rows = 1
 	}
+	if rows = f.limiter.room(rows, f.queue.len()); rows == 0 {
+		return false
+	}
 	if room = f.buffer.fit(rows); room == 0 {
 		return false
 	}
@@ -104,8 +107,11 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 // row.
 func (f *fetcher) full(room int) bool {
 	many := f.stored.Ahead / 2
-	if f.probing {
+	switch {
+	case f.probing:
 		return room <= 0 || f.queue.len() > 0
+	case f.limiter.isLimited(): // the limit decides how many
+		return room <= 0
 	}
 	return room <= 0 || room < many || f.queue.len() > many
 }

@@ -35,6 +35,11 @@ type Config struct {
 	// the defaults. It needs [Retries.Subscriber]. Defaults to nil: there is no breaker.
 	Breaker *Breaker
 
+	// Limits limits how many messages start per second, in all instances together. An operator can
+	// set another limit at any time, see parked.Messages.LimitConsumer. It needs
+	// [Retries.Subscriber]. Defaults to no limit.
+	Limits Limits
+
 	// KeyOrder determines whether messages with the same ordering key are handled one after
 	// another, in the order of their arrival. Such messages are stored and acked before
 	// they are handled. Only one instance may receive these messages, but any number of
@@ -136,6 +141,7 @@ func (c Config) withDefaults() Config {
 		breaker := c.Breaker.withDefaults() // a copy: the caller's Config does not change
 		c.Breaker = &breaker
 	}
+	c.Limits = c.Limits.withDefaults()
 	c.CrashBudget = cmp.Or(c.CrashBudget, 3)
 	c.Lease = cmp.Or(c.Lease, 30*time.Second)
 	c.PollInterval = cmp.Or(c.PollInterval, 500*time.Millisecond)
@@ -167,6 +173,7 @@ func (c Config) validate() error {
 	if c.Breaker != nil {
 		errs = append(errs, c.Breaker.validate(c.Policy))
 	}
+	errs = append(errs, c.Limits.validate())
 	if c.KeyOrder < Unordered || c.KeyOrder > BlockWhileRunning {
 		errs = append(errs, fmt.Errorf(
 			"KeyOrder is %d: use Unordered, BlockWhileRetried, BlockWhileQuarantined or BlockWhileRunning", c.KeyOrder))

@@ -51,23 +51,15 @@ func (f *fetcher) deliver(ctx context.Context, c parkedrows.Claimed, out chan<- 
 	}
 	d := parkedrows.DeliveryOf(msg.Context())
 	failpoint.Hit("retry/hand-out")
-	for handedOut, probe := false, false; !handedOut; {
-		intake, changed := f.pauses.Intake(parkedrows.FromRows)
-		if ok = intake == parkedrows.IntakeOpen || probe; !ok {
-			if probe, ok = f.breaker.start(msg, parkedrows.FromRows); !ok { // it is handled after the pause
-				f.release(ctx, d, 0)
-				f.finished <- c.Claim
-				return
-			}
-		}
-		select {
-		case out <- msg:
-			handedOut = true
-		case <-changed:
-		case <-f.closeTimeout:
-			f.abandon(ctx, d)
-			return
-		}
+	switch f.handOut(msg, out) {
+	case kept:
+		f.release(ctx, d, 0)
+		f.finished <- c.Claim
+		return
+	case late:
+		f.abandon(ctx, d)
+		return
+	default:
 	}
 	select {
 	case <-msg.Acked():
@@ -76,6 +68,41 @@ func (f *fetcher) deliver(ctx context.Context, c parkedrows.Claimed, out chan<- 
 		f.settle(ctx, d, false)
 	case <-f.closeTimeout:
 		f.abandon(ctx, d)
+	}
+}
+
+// Results of handOut.
+const (
+	passedOn = iota
+	kept     // the consumer is paused, or shuts down
+	late     // Config.CloseTimeout has passed
+)
+
+func (f *fetcher) handOut(msg *message.Message, out chan<- *message.Message) (result int) {
+	begins := f.limiter.forMessage(msg, parkedrows.FromRows)
+	defer begins.end()
+	for probe := false; ; {
+		intake, changed := f.pauses.Intake(parkedrows.FromRows)
+		if intake.Starts() && !begins.await(changed, f.closing) {
+			select {
+			case <-f.closing:
+				return kept
+			default:
+				continue
+			}
+		}
+		if ok := intake == parkedrows.IntakeOpen || probe; !ok {
+			if probe, ok = f.breaker.start(msg, parkedrows.FromRows); !ok {
+				return kept
+			}
+		}
+		select {
+		case out <- msg:
+			return passedOn
+		case <-changed:
+		case <-f.closeTimeout:
+			return late
+		}
 	}
 }
 

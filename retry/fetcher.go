@@ -29,9 +29,12 @@ type fetcher struct {
 	wake     chan struct{}
 	use      *parkedrows.Use
 	pauses   *parkedrows.PauseWatch
-	breaker  *breaker          // nil without Config.Breaker
-	begun    chan struct{}     // closed when the transport has been subscribed; nil if it is not waited for
-	stored   parkedrows.Stored // settings of a transport that stores all its messages
+	breaker  *breaker // nil without Config.Breaker
+	limiter  *limiter
+
+	awaitCall func() bool       // of the limiter
+	begun     chan struct{}     // closed when the transport has been subscribed; nil if it is not waited for
+	stored    parkedrows.Stored // settings of a transport that stores all its messages
 
 	closeTimeout <-chan struct{} // closed when Config.CloseTimeout has passed
 	unanswered   *atomic.Int64   // number of messages that were neither acked nor nacked when CloseTimeout had passed
@@ -125,7 +128,7 @@ func (f *fetcher) subscription() parkedrows.Subscription {
 func (f *fetcher) delivery(claim *parkedrows.Claim) *parkedrows.Delivery {
 	return &parkedrows.Delivery{
 		Consumer: f.consumer, Topic: f.topic, Subscribed: true, Use: f.use, Claim: claim, Closing: f.closing, Wake: f.wakeUp,
-		Pauses: f.pauses,
+		Pauses: f.pauses, AwaitCall: f.awaitCall,
 	}
 }
 
@@ -322,6 +325,7 @@ func (f *fetcher) register(ctx context.Context) (next time.Duration) {
 	defer cancel()
 	own := parkedrows.Consumer{
 		Consumer: f.consumer, Topic: f.topic, KeyOrder: f.config.KeyOrder != Unordered, Handler: f.use.Handler(), Owner: f.owner,
+		Limit: f.config.Limits.row(),
 	}
 	before, err := f.store.Register(ctx, own)
 	if err == nil {

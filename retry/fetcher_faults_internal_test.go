@@ -255,7 +255,7 @@ func TestPartDescribesTheRetries(t *testing.T) {
 	})
 	kit.OK(t, err)
 	p := r.Part()
-	if p.Name != "retry" || p.DB != db.DB || p.Schema.Dialect != schema.SQLite || p.Logger == nil || len(p.Tables) != 6 ||
+	if p.Name != "retry" || p.DB != db.DB || p.Schema.Dialect != schema.SQLite || p.Logger == nil || len(p.Tables) != 7 ||
 		p.Concurrency != 3 || p.LongestDelay != time.Hour {
 		t.Errorf("%+v", p)
 	}

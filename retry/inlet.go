@@ -50,8 +50,19 @@ func (in *inlet) end() {
 }
 
 func (in *inlet) handOut(msg *message.Message, out chan<- *message.Message) {
+	begins := in.limiter.forMessage(msg, parkedrows.FromTransport)
+	defer begins.end()
 	for probe := false; ; {
 		intake, changed := in.pauses.Intake(parkedrows.FromTransport)
+		if intake.Starts() && !begins.await(changed, in.closing) {
+			select {
+			case <-in.closing:
+				msg.Nack()
+				return
+			default:
+				continue
+			}
+		}
 		if ok := intake == parkedrows.IntakeOpen || probe; !ok {
 			if probe, ok = in.breaker.start(msg, parkedrows.FromTransport); !ok {
 				in.kept = msg

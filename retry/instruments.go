@@ -51,6 +51,7 @@ type instruments struct {
 	blockedKeys   metric.Int64Observable
 	paused        metric.Int64Observable
 	breaker       *telemetry.Counter
+	limited       *telemetry.Counter
 }
 
 func newInstruments(config Config) *instruments {
@@ -73,12 +74,14 @@ func newInstruments(config Config) *instruments {
 			"Ordering keys that are blocked by a message in quarantine, counted up to 100,000."),
 		breaker: meter.Counter("once.retry.breaker", "{change}", "How often breakers have opened and closed.",
 			telemetry.Label{Key: telemetry.Outcome, Values: changes}),
+		limited: meter.Counter("once.retry.limited", "{message}",
+			"Calls of handlers that have waited because of their consumer's limit."),
 		paused: meter.Gauge("once.retry.paused", "{consumer}",
 			"Consumers that are paused, counted for each topic."),
 		waiting: meter.Gauge("once.retry.waiting", "{message}", "Parked messages, counted up to 100,000."),
 		lag:     meter.SecondsGauge("once.retry.lag", "Time since the oldest due parked message became due."),
 	}
-	for _, counter := range []*telemetry.Counter{i.attempts, i.redelivered, i.crashes, i.stored, i.breaker} {
+	for _, counter := range []*telemetry.Counter{i.attempts, i.redelivered, i.crashes, i.stored, i.breaker, i.limited} {
 		counter.Zero()
 	}
 	return i

@@ -77,12 +77,16 @@ type attempt struct {
 }
 
 func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
-	for tries := 1; ; {
+	for tries, called := 1, false; ; {
+		if called && a.delivery.AwaitCall != nil && !a.delivery.AwaitCall() {
+			return nil, a.returnUncharged(errClosing)
+		}
 		if err := a.delivery.CheckLease(); err != nil {
 			a.log("Lease of the message has ended, another process may handle it", err, nil)
 			return nil, a.returnUncharged(err)
 		}
 		produced, end, err := a.call(h)
+		called = true
 		if err == nil {
 			end(handled)
 			a.conflicts.end(a.delivery.Consumer, a.original.UUID)
@@ -111,6 +115,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 			if !a.waitUndecided(err) {
 				return nil, a.endUndecided(err)
 			}
+			called = !v.NotCalled
 			continue
 		case v.Contended:
 			err = fmt.Errorf("retry: other transactions made %d handler calls in %v fail, last error: %w",

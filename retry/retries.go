@@ -72,6 +72,8 @@ func (r *Retries) policy(err error) Policy {
 
 var errClosed = errors.New("retry: the subscriber is closed")
 
+var errClosing = errors.New("retry: the consumer shuts down while the message waits for its next attempt")
+
 var errNotEnded = errors.New("it ignores the end of the context of Subscribe, so the consumer cannot be resumed before it ends")
 
 // ErrConsumerInUse means that another handler of this process uses the same consumer name and
@@ -142,7 +144,7 @@ func (e *givenUpError) Unwrap() error { return e.err }
 
 // Part describes the retries to once.Plugin.
 func (r *Retries) Part() chain.Part {
-	tables := []string{"inbox", "parked", "replays", "consumers", "consumer_instances", "consumer_pauses"}
+	tables := []string{"inbox", "parked", "replays", "consumers", "consumer_instances", "consumer_pauses", "consumer_limits"}
 	if r.config.Breaker != nil {
 		tables = append(tables, "audit")
 	}

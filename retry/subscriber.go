@@ -83,7 +83,8 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	f := newFetcher(s, topic, closing.Done(), usercode.InFlight(ctx))
 	f.use, f.begun = use, make(chan struct{})
 	f.pauses = s.retries.store.WatchPauses(closing, s.consumer, topic, s.retries.config.Logger)
-	f.breaker = newBreaker(f)
+	f.breaker, f.limiter = newBreaker(f), newLimiter(f)
+	f.awaitCall = f.limiter.again
 	in := &inlet{fetcher: f, sub: s.sub, ctx: ctx}
 	if now, _ := f.pauses.Intake(parkedrows.FromTransport); now != parkedrows.IntakePaused {
 		if err := in.subscribe(); err != nil {
@@ -103,6 +104,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		var both sync.WaitGroup
 		both.Go(func() { f.forward(in, out) })
 		both.Go(func() { f.run(ctx, out) })
+		both.Go(func() { f.limiter.run(closing) })
 		if f.breaker != nil {
 			both.Go(func() { f.breaker.run(closing) })
 		}

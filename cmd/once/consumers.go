@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,6 +36,17 @@ type consumerJSON struct {
 	Quarantined  int                `json:"quarantined"`
 	LagSeconds   float64            `json:"lag_seconds"`
 	Paused       *consumerPauseJSON `json:"paused,omitempty"`
+	Limit        *consumerLimitJSON `json:"limit,omitempty"`
+}
+
+// Actor, Why and Since are left out if the limit is in the configuration.
+type consumerLimitJSON struct {
+	PerSecond     float64   `json:"per_second"`
+	Burst         int       `json:"burst"`
+	UsedPerSecond float64   `json:"used_per_second"`
+	Actor         string    `json:"actor,omitempty"`
+	Why           string    `json:"why,omitempty"`
+	Since         time.Time `json:"since,omitzero"`
 }
 
 type consumerPauseJSON struct {
@@ -50,7 +63,7 @@ type pausedConsumerJSON struct {
 	Since    time.Time `json:"since"`
 }
 
-// Topics contains those whose pause was changed.
+// Topics contains those whose pause or limit was changed.
 type pausedTopicsJSON struct {
 	Consumer string   `json:"consumer"`
 	Topics   []string `json:"topics"`
@@ -76,8 +89,8 @@ type removedJSON struct {
 }
 
 func (a *app) consumersCommand() *cobra.Command {
-	return group("consumers", "Consumers with their instances and messages: list, pause, remove",
-		a.consumersListCommand(), a.consumersPauseCommand(), a.consumersResumeCommand(), a.consumersRemoveCommand())
+	return group("consumers", "Consumers with their instances and messages: list, pause, limit, remove",
+		a.consumersListCommand(), a.consumersPauseCommand(), a.consumersResumeCommand(), a.consumersLimitCommand(), a.consumersRemoveCommand())
 }
 
 func consumerOf(c *parked.Consumer) consumerJSON {
@@ -90,8 +103,11 @@ func consumerOf(c *parked.Consumer) consumerJSON {
 	if c.Pause != nil {
 		j.Paused = &consumerPauseJSON{c.Pause.Actor, c.Pause.Why, c.Pause.Since}
 	}
+	if l := c.Limit; l != nil {
+		j.Limit = &consumerLimitJSON{l.PerSecond, l.Burst, math.Round(l.Used*10) / 10, l.Actor, l.Why, l.Since}
+	}
 	for _, i := range c.Instances {
-		j.Instances = append(j.Instances, consumerInstance(i))
+		j.Instances = append(j.Instances, consumerInstance{i.Owner, i.Program, i.Handler, i.StartedAt, i.SeenAt, i.Running, i.Failing})
 	}
 	return j
 }
@@ -163,7 +179,7 @@ stands for at least so many. An instance that died counts as running for two min
 			text := table(a.width, []string{
 				"CONSUMER", "TOPIC", "RUN", "SEEN (UTC)", "WAITING", "CLAIMED", "HELD", "FAILING", "QUARANTINE", "LAG", "HANDLER", "PROGRAM",
 			}, rows)
-			text += pausedText(consumers)
+			text += pausedText(consumers) + limitedText(consumers)
 			if instances && len(owners) > 0 {
 				text += "\n" + table(a.width, []string{"CONSUMER", "TOPIC", "INSTANCE", "STATE", "STARTED (UTC)", "SEEN (UTC)", "PROGRAM"}, owners)
 			}
@@ -181,6 +197,26 @@ func pausedText(consumers []parked.Consumer) string {
 			fmt.Fprintf(&b, "\nConsumer %q of topic %q is paused since %s UTC, by %s: %s",
 				c.Name, c.Topic, at(p.Since), plain(p.Actor), plain(p.Why))
 		}
+	}
+	if b.Len() > 0 {
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func limitedText(consumers []parked.Consumer) string {
+	var b strings.Builder
+	for _, c := range consumers {
+		l := c.Limit
+		if l == nil {
+			continue
+		}
+		by := "in its configuration"
+		if l.Actor != "" {
+			by = fmt.Sprintf("since %s UTC, by %s: %s", at(l.Since), plain(l.Actor), plain(l.Why))
+		}
+		fmt.Fprintf(&b, "\nConsumer %q of topic %q is limited to %v messages per second, burst %d, of which %.1f start, %s",
+			c.Name, c.Topic, l.PerSecond, l.Burst, l.Used, by)
 	}
 	if b.Len() > 0 {
 		b.WriteString("\n")
@@ -207,9 +243,11 @@ func (a *app) notePaused(ctx context.Context, db database, consumer string) erro
 	return nil
 }
 
-func (a *app) consumersChangePause(
-	use, done string, needsWhy bool,
-	change func(ctx context.Context, m *parked.Messages, who operate.Act, name, topic string) ([]string, error),
+// consumersChange returns a command that changes the topics of a consumer. The text done stands
+// before each of them, or alone if there is none.
+func (a *app) consumersChange(
+	use string, needsWhy bool,
+	change func(ctx context.Context, m *parked.Messages, who operate.Act, name, topic string) (topics []string, done string, err error),
 ) *cobra.Command {
 	topic := ""
 	cmd := &cobra.Command{
@@ -230,11 +268,11 @@ func (a *app) consumersChangePause(
 			return err
 		}
 		return with(a, parked.New, nil, func(ctx context.Context, m *parked.Messages, args []string) error {
-			topics, err := change(ctx, m, who, args[0], topic)
+			topics, done, err := change(ctx, m, who, args[0], topic)
 			if err != nil {
 				return err
 			}
-			text := fmt.Sprintf("Consumer %q was already paused.\n", args[0])
+			text := done + "\n"
 			for i, topic := range topics {
 				if i == 0 {
 					text = ""
@@ -250,9 +288,13 @@ func (a *app) consumersChangePause(
 }
 
 func (a *app) consumersPauseCommand() *cobra.Command {
-	cmd := a.consumersChangePause("pause", "Paused", true,
-		func(ctx context.Context, m *parked.Messages, who operate.Act, name, topic string) ([]string, error) {
-			return m.PauseConsumer(ctx, who, name, topic)
+	cmd := a.consumersChange("pause", true,
+		func(ctx context.Context, m *parked.Messages, who operate.Act, name, topic string) ([]string, string, error) {
+			topics, err := m.PauseConsumer(ctx, who, name, topic)
+			if len(topics) == 0 {
+				return nil, fmt.Sprintf("Consumer %q was already paused.", name), err
+			}
+			return topics, "Paused", err
 		})
 	cmd.Short = "Let a consumer start no messages until it is resumed; needs --why"
 	cmd.Long = `Let a consumer start no messages until it is resumed, for example because a service that
@@ -266,15 +308,58 @@ broker, and parked and replayed messages stay in the table.
 }
 
 func (a *app) consumersResumeCommand() *cobra.Command {
-	cmd := a.consumersChangePause("resume", "Resumed", false,
-		func(ctx context.Context, m *parked.Messages, who operate.Act, name, topic string) ([]string, error) {
+	cmd := a.consumersChange("resume", false,
+		func(ctx context.Context, m *parked.Messages, who operate.Act, name, topic string) ([]string, string, error) {
 			topics, err := m.ResumeConsumer(ctx, who, name, topic)
 			if errors.Is(err, parked.ErrNotPaused) {
 				err = fmt.Errorf("%w (once consumers list shows the pauses)", err)
 			}
-			return topics, err
+			return topics, "Resumed", err
 		})
 	cmd.Short = "Let a paused consumer handle its messages again"
+	return cmd
+}
+
+func (a *app) consumersLimitCommand() *cobra.Command {
+	var (
+		limit parked.Limit
+		none  bool
+	)
+	cmd := a.consumersChange("limit", true, func(ctx context.Context, m *parked.Messages, who operate.Act, name, topic string) ([]string, string, error) {
+		topics, err := m.LimitConsumer(ctx, who, name, topic, limit)
+		done := fmt.Sprintf("Limited to %v per second:", limit.PerSecond)
+		switch {
+		case none && len(topics) == 0:
+			done = "No limit was set for consumer " + strconv.Quote(name) + "."
+		case none:
+			done = "Removed the limit of"
+		}
+		return topics, done, err
+	})
+	cmd.Short = "Limit how many messages of a consumer start per second; needs --why"
+	cmd.Long = `Limit how many messages of a consumer start per second, in all its instances together,
+for example because a service that its handler calls accepts only so many calls. Every
+instance uses the new limit within a second. It replaces the one in the configuration,
+until it is removed with --none. Messages that wait cost no attempt.
+
+  once consumers limit payments --per-second 50 --burst 10 --why "as the provider asks"
+  once consumers limit payments --none --why "the provider is fast again"`
+	check := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		set := cmd.Flags().Changed("per-second")
+		switch {
+		case none && (set || cmd.Flags().Changed("burst")):
+			return usagef("--none removes the limit: leave --per-second and --burst out")
+		case !none && !set:
+			return usagef("%s needs --per-second, or --none", cmd.CommandPath())
+		case !none && limit.PerSecond == 0:
+			return usagef("--per-second is 0: to stop the consumer, pause it; to remove its limit, use --none")
+		}
+		return check(cmd, args)
+	}
+	cmd.Flags().Float64Var(&limit.PerSecond, "per-second", 0, "how many messages may start per second, such as 50 or 0.2")
+	cmd.Flags().IntVar(&limit.Burst, "burst", 0, "how many more may start at once (default: the messages of a second)")
+	cmd.Flags().BoolVar(&none, "none", false, "remove the limit that was set; that of the configuration applies, if any")
 	return cmd
 }
 

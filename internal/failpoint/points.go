@@ -169,6 +169,8 @@ var Points = []string{
 	"parked/breaker-closed",
 	"parked/breaker-close", // committed
 
+	"parked/starts-taken", // committed
+
 	// Entries leave the quarantine.
 	"operate/quarantine/replay",
 	"operate/quarantine/discard",

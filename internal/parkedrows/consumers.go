@@ -41,6 +41,9 @@ type Consumer struct {
 	// handler there, or "". Owner is the name of the subscription.
 	Program, Handler, Owner string
 
+	// Limit is the limit in the configuration of the instance.
+	Limit Limit
+
 	Unseen time.Duration
 }
 
@@ -79,8 +82,8 @@ func newConsumerQueries(d dialect.Dialect) consumerQueries {
 		remove: d.SQL(`DELETE FROM {consumers} WHERE topic = $2 AND consumer = $1 AND ($4 OR seen_at < {after $3})`),
 
 		seen: d.SQL(`
-			INSERT INTO {consumer_instances} (consumer, topic, program, handler, owner)
-			VALUES ($1, $2, $3, $4, $5)
+			INSERT INTO {consumer_instances} (consumer, topic, program, handler, owner, per_second, burst)
+			VALUES ($1, $2, $3, $4, $5, $6, $7)
 			ON CONFLICT (topic, consumer, owner) DO UPDATE
 			SET program = excluded.program, handler = excluded.handler, seen_at = {now}`),
 
@@ -139,7 +142,11 @@ func (s *Store) Register(ctx context.Context, c Consumer) (before *Consumer, err
 		if err != nil {
 			return err
 		}
-		if _, err = tx.ExecContext(ctx, s.sql.consumers.seen, consumer, topic, c.Program, handler, owner); err != nil {
+		var perSecond, burst any
+		if c.Limit != (Limit{}) {
+			perSecond, burst = c.Limit.PerSecond, c.Limit.Burst
+		}
+		if _, err = tx.ExecContext(ctx, s.sql.consumers.seen, consumer, topic, c.Program, handler, owner, perSecond, burst); err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, s.sql.consumers.expire, consumer, topic, -instanceKept.Milliseconds())

@@ -149,6 +149,10 @@ type Delivery struct {
 	// Pauses is nil if retry's Subscriber is not used.
 	Pauses *PauseWatch
 
+	// AwaitCall waits until the limit of the consumer lets the handler be called again. It returns
+	// false if the consumer shuts down. It is nil if retry's Subscriber is not used.
+	AwaitCall func() bool
+
 	// arrived is the context of the message as the subscriber delivered it. A middleware
 	// may pass on a different context, for example one with a deadline.
 	arrived context.Context

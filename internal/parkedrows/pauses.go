@@ -58,6 +58,7 @@ type PauseWatch struct {
 	mu      sync.Mutex
 	known   bool
 	pause   *pause // the row of the consumer, or nil
+	limit   Limit  // that an operator has set
 	breaks  bool   // the subscription has a breaker
 	breaker Breaker
 	changed chan struct{}
@@ -159,16 +160,24 @@ func (w *PauseWatch) Row() (row *Break, operator bool, changed <-chan struct{}) 
 	return nil, true, w.changed
 }
 
+// Limit returns the limit that an operator has set for the consumer, if any, and a channel that is
+// closed when it changes.
+func (w *PauseWatch) Limit() (limit Limit, changed <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.limit, w.changed
+}
+
 // Refresh reads the rows now. A query that has begun earlier does not replace its result.
 func (w *PauseWatch) Refresh(ctx context.Context) error {
 	w.of.reading.Lock()
 	defer w.of.reading.Unlock()
 	poll := pausePoll{store: w.store, reader: w.store.dialect.Reader(w.store.db)}
-	paused, err := poll.query(ctx)
+	all, err := poll.query(ctx)
 	if err != nil {
 		return fmt.Errorf("read the paused consumers: %w", err)
 	}
-	w.of.set(paused)
+	w.of.set(all)
 	return nil
 }
 
@@ -184,11 +193,11 @@ func (w *PauseWatch) change() {
 	w.changed = make(chan struct{})
 }
 
-func (w *PauseWatch) set(known bool, now *pause) {
+func (w *PauseWatch) set(known bool, now settings) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	before, differs := w.intake(0), !same(w.pause, now)
-	w.known, w.pause = known, now
+	before, differs := w.intake(0), !same(w.pause, now.pause) || w.limit != now.limit
+	w.known, w.pause, w.limit = known, now.pause, now.limit
 	if differs || before != w.intake(0) {
 		w.change()
 	}
@@ -201,6 +210,12 @@ func same(a, b *pause) bool {
 	return a.breaker == b.breaker && a.Probes == b.Probes && a.Prober == b.Prober && a.Group == b.Group
 }
 
+// settings are what the tables say about the consumer of a subscription.
+type settings struct {
+	pause *pause // nil if it is not paused
+	limit Limit
+}
+
 // pauseReader reads the paused consumers once for all subscriptions of this process to the same
 // table.
 type pauseReader struct {
@@ -210,7 +225,7 @@ type pauseReader struct {
 	mu      sync.Mutex
 	watches map[*PauseWatch]struct{}
 	known   bool
-	paused  map[usedName]*pause
+	all     map[usedName]settings
 
 	end func() // ends the goroutine that reads
 }
@@ -255,10 +270,10 @@ func (r *pauseReader) add(w *PauseWatch) (first, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.watches) == 0 {
-		r.watches, r.known, r.paused = map[*PauseWatch]struct{}{}, false, nil
+		r.watches, r.known, r.all = map[*PauseWatch]struct{}{}, false, nil
 	}
 	r.watches[w] = struct{}{}
-	w.set(r.known, r.paused[w.name])
+	w.set(r.known, r.all[w.name])
 	return len(r.watches) == 1, r.known
 }
 
@@ -269,12 +284,12 @@ func (r *pauseReader) remove(w *PauseWatch) (last bool) {
 	return len(r.watches) == 0
 }
 
-func (r *pauseReader) set(paused map[usedName]*pause) {
+func (r *pauseReader) set(all map[usedName]settings) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.known, r.paused = true, paused
+	r.known, r.all = true, all
 	for w := range r.watches {
-		w.set(true, paused[w.name])
+		w.set(true, all[w.name])
 	}
 }
 
@@ -305,7 +320,7 @@ func (p *pausePoll) read(ctx context.Context, r *pauseReader) {
 	defer r.reading.Unlock()
 	limited, cancel := context.WithTimeout(ctx, readPausesTimeout)
 	defer cancel()
-	paused, err := p.query(limited)
+	all, err := p.query(limited)
 	switch {
 	case ctx.Err() != nil:
 		return
@@ -320,30 +335,38 @@ func (p *pausePoll) read(ctx context.Context, r *pauseReader) {
 		p.logger.Info("Paused consumers are read again", nil)
 	}
 	failpoint.Hit("parked/pauses-read")
-	r.set(paused)
+	r.set(all)
 }
 
-func (p *pausePoll) query(ctx context.Context) (paused map[usedName]*pause, err error) {
+func (p *pausePoll) query(ctx context.Context) (all map[usedName]settings, err error) {
 	asked := time.Now()
 	collect := func(rows *sql.Rows) error {
-		paused = map[usedName]*pause{}
+		all = map[usedName]settings{}
 		for rows.Next() {
 			var (
 				name  usedName
 				until sql.NullInt64
 				row   pause
+				limit Limit
 			)
-			if err := rows.Scan(&name.consumer, &name.topic, &until, &row.Probes, &row.Prober, &row.Group); err != nil {
+			err := rows.Scan(&name.consumer, &name.topic, &until, &row.Probes, &row.Prober, &row.Group, &limit.PerSecond, &limit.Burst)
+			if err != nil {
 				return err
 			}
-			row.breaker, row.Due = until.Valid, asked.Add(Duration(until.Int64))
-			paused[name] = &row
+			of := all[name]
+			if limit.PerSecond > 0 {
+				of.limit = limit
+			} else {
+				row.breaker, row.Due = until.Valid, asked.Add(Duration(until.Int64))
+				of.pause = &row
+			}
+			all[name] = of
 		}
 		return nil
 	}
 	if p.reader.Usable() {
 		if err := p.reader.Read(ctx, p.store.sql.paused, nil, collect); err == nil {
-			return paused, nil
+			return all, nil
 		}
 	}
 	// The cause of an error may exist only outside of a transaction.
@@ -358,5 +381,5 @@ func (p *pausePoll) query(ctx context.Context) (paused map[usedName]*pause, err 
 		}
 		return rows.Err()
 	})
-	return paused, err
+	return all, err
 }

@@ -30,11 +30,17 @@ type queries struct {
 
 	order     orderQueries
 	consumers consumerQueries
-	paused    dialect.Statement // the paused consumers
 	breaker   breakerQueries
+
+	paused     dialect.Statement // the paused consumers, and the limits that operators have set
+	takeStarts dialect.Statement
 }
 
-const pausedQuery = `SELECT consumer, topic, {millis probe_at} - {clock}, probes, prober, fingerprint FROM {consumer_pauses}`
+// pausedQuery returns pauses, and limits, whose per_second is above 0.
+const pausedQuery = `
+	SELECT consumer, topic, {millis probe_at} - {clock}, probes, prober, fingerprint, CAST(0 AS double precision), 0 FROM {consumer_pauses}
+	UNION ALL
+	SELECT consumer, topic, NULL, 0, '', '', per_second, burst FROM {consumer_limits} WHERE per_second > 0 AND burst > 0`
 
 func newQueries(d dialect.Dialect) queries {
 	among, end := chosen(d)
@@ -172,8 +178,10 @@ func newQueries(d dialect.Dialect) queries {
 
 		order:     newOrderQueries(d),
 		consumers: newConsumerQueries(d),
-		paused:    d.Statement("", pausedQuery),
 		breaker:   newBreakerQueries(d),
+
+		paused:     d.Statement("", pausedQuery),
+		takeStarts: newTakeStarts(d),
 	}
 }
 

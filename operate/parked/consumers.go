@@ -58,6 +58,9 @@ type Consumer struct {
 	// Pause is not nil while the consumer is paused, see [Messages.PauseConsumer].
 	Pause *Pause
 
+	// Limit is not nil if the consumer has a limit, see [Messages.LimitConsumer].
+	Limit *ConsumerLimit
+
 	// Instances contains the subscriptions that run, or stopped without unregistering in the last
 	// hour, in the order of their start.
 	Instances []Instance
@@ -100,12 +103,15 @@ type Instance struct {
 	// Failing reports whether the calls of this instance fail, so that its breaker is open, see
 	// retry.Breaker.
 	Failing bool
+
+	// Limit is the limit in the configuration of this instance. The zero Limit is none.
+	Limit Limit
 }
 
 type consumerName struct{ name, topic string }
 
 // Consumers returns all consumers in the order of their names and topics: registered
-// consumers, whether they run or not, and other consumers that have messages or are paused. For each
+// consumers, whether they run or not, and other consumers that have messages, or are paused or limited. For each
 // consumer it reads a limited number of rows, even if many messages wait. It returns at
 // most 1,000 registered consumers, and at most 1,000 other consumers for each kind of
 // message (waiting, claimed, held, quarantined).
@@ -125,6 +131,11 @@ func (m *Messages) Consumers(ctx context.Context) ([]Consumer, error) {
 		if err := m.instances(ctx, tx, at); err != nil {
 			return err
 		}
+		for _, c := range at {
+			if c.Limit != nil && c.Limit.PerSecond == 0 { // it had one until a moment ago
+				c.Limit = nil
+			}
+		}
 		lists := []any{m.db.Strings(names), m.db.Strings(topics)}
 		if err := m.counts(ctx, tx, at, lists); err != nil {
 			return err
@@ -143,9 +154,15 @@ func (m *Messages) names(ctx context.Context, tx *sql.Tx) (all []Consumer, err e
 			c                Consumer
 			registered, seen sql.NullInt64
 			pause            Pause
-			since            sql.NullInt64
+			since, limited   sql.NullInt64
+			limit            ConsumerLimit
 		)
-		err := scan(&c.Name, &c.Topic, &c.Embedded, &c.KeyOrder, &c.Program, &c.Handler, &registered, &seen, &since, &pause.Actor, &pause.Why)
+		err := scan(&c.Name, &c.Topic, &c.Embedded, &c.KeyOrder, &c.Program, &c.Handler, &registered, &seen, &since, &pause.Actor, &pause.Why,
+			&limit.PerSecond, &limit.Burst, &limit.Actor, &limit.Why, &limited, &limit.Used)
+		if limit.PerSecond > 0 || limit.Used > 0 {
+			limit.Since = rows.Time(limited)
+			c.Limit = &limit
+		}
 		if since.Valid {
 			pause.Since = rows.Time(since)
 			c.Pause = &pause
@@ -164,14 +181,26 @@ func (m *Messages) instances(ctx context.Context, tx *sql.Tx, at map[consumerNam
 			i             Instance
 			started, seen int64
 		)
-		err := scan(&of.name, &of.topic, &i.Owner, &i.Program, &i.Handler, &started, &seen, &i.Running, &i.Failing)
+		err := scan(&of.name, &of.topic, &i.Owner, &i.Program, &i.Handler, &started, &seen, &i.Running, &i.Failing, &i.Limit.PerSecond, &i.Limit.Burst)
 		i.StartedAt, i.SeenAt = rows.Millis(started), rows.Millis(seen)
 		if c := at[of]; c != nil {
-			c.Instances = append(c.Instances, i)
-			c.Running = c.Running || i.Running
+			c.add(i)
 		}
 		return err
 	}, m.db.SQL(instancesQuery), -store.AbsentAfter.Milliseconds())
+}
+
+// add adds an instance. The limit of the consumer is the configured one, unless an operator has set
+// another. While a deployment changes it, the latest instance decides.
+func (c *Consumer) add(i Instance) {
+	c.Instances = append(c.Instances, i)
+	c.Running = c.Running || i.Running
+	if i.Running && i.Limit != (Limit{}) && (c.Limit == nil || c.Limit.Actor == "") {
+		if c.Limit == nil {
+			c.Limit = &ConsumerLimit{}
+		}
+		c.Limit.Limit = i.Limit
+	}
 }
 
 func (m *Messages) counts(ctx context.Context, tx *sql.Tx, at map[consumerName]*Consumer, lists []any) error {
@@ -225,14 +254,18 @@ var namesQuery = `WITH RECURSIVE ` +
 	walk("held", `p.state = 'held'`) + `, ` +
 	walk("quarantined", isQuarantined) + `
 	SELECT k.consumer, k.topic, COALESCE(c.embedded, 1 = 0), COALESCE(c.key_order, 1 = 0), COALESCE(c.program, ''), COALESCE(c.handler, ''),
-	       {millis c.registered_at}, {millis c.seen_at}, {millis s.paused_at}, COALESCE(s.actor, ''), COALESCE(s.why, '')
+	       {millis c.registered_at}, {millis c.seen_at}, {millis s.paused_at}, COALESCE(s.actor, ''), COALESCE(s.why, ''),
+	       COALESCE(l.per_second, 0), COALESCE(l.burst, 0), COALESCE(l.actor, ''), COALESCE(l.why, ''), {millis l.set_at},
+	       CASE WHEN l.given_since >= {after -20000} THEN l.given * 1000.0 / ({clock} - {millis l.given_since} + 1) ELSE 0 END
 	FROM (SELECT consumer, topic
 	      FROM (SELECT consumer, topic FROM {consumers} ORDER BY topic, consumer LIMIT ` + limitOf(maxConsumers) + `) AS registered
 	      UNION SELECT consumer, topic FROM {consumer_pauses}
+	      UNION SELECT consumer, topic FROM {consumer_limits} WHERE per_second IS NOT NULL
 	      UNION SELECT consumer, topic FROM fresh UNION SELECT consumer, topic FROM crashed
 	      UNION SELECT consumer, topic FROM held UNION SELECT consumer, topic FROM quarantined) AS k
 	LEFT JOIN {consumers} AS c ON c.consumer = k.consumer AND c.topic = k.topic
 	LEFT JOIN {consumer_pauses} AS s ON s.consumer = k.consumer AND s.topic = k.topic
+	LEFT JOIN {consumer_limits} AS l ON l.consumer = k.consumer AND l.topic = k.topic
 	ORDER BY k.consumer, k.topic`
 
 // walk returns a recursive table expression with each consumer and topic that has a row in where.
@@ -249,7 +282,7 @@ func walk(name, where string) string {
 }
 
 const instancesQuery = `SELECT consumer, topic, owner, program, handler, {millis started_at}, {millis seen_at}, seen_at >= {after $1},
-	failing_since IS NOT NULL
+	failing_since IS NOT NULL, COALESCE(per_second, 0), COALESCE(burst, 0)
 	FROM {consumer_instances} ORDER BY topic, consumer, started_at, owner LIMIT 10000`
 
 // countsQuery counts the rows of consumers, passed as two lists of names and topics. Each count is

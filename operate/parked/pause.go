@@ -48,7 +48,7 @@ func (m *Messages) PauseConsumer(ctx context.Context, act operate.Act, name, top
 		err = errors.Join(err, errors.New("the name of the consumer is empty"))
 	}
 	if err == nil {
-		topics, err = m.changePauses(ctx, act, "consumer.paused", name, topic, func(ctx context.Context, tx *sql.Tx, topic string) (bool, error) {
+		topics, err = m.changeConsumer(ctx, act, "consumer.paused", name, topic, func(ctx context.Context, tx *sql.Tx, topic string) (bool, error) {
 			n, err := dialect.Affected(tx.ExecContext(ctx, m.db.SQL(`
 				INSERT INTO {consumer_pauses} AS p (topic, consumer, actor, why) VALUES ($1, $2, $3, $4)
 				ON CONFLICT (topic, consumer) DO UPDATE
@@ -78,7 +78,7 @@ func (m *Messages) ResumeConsumer(ctx context.Context, act operate.Act, name, to
 				`DELETE FROM {consumer_pauses} WHERE topic = $1 AND consumer = $2`), topic, name))
 			return n > 0, err
 		}
-		topics, err = m.changePauses(ctx, act, "consumer.resumed", name, topic, remove)
+		topics, err = m.changeConsumer(ctx, act, "consumer.resumed", name, topic, remove)
 	}
 	if err == nil && len(topics) == 0 {
 		err = fmt.Errorf("%w: %s", ErrNotPaused, consumerText(name, topic))
@@ -89,8 +89,8 @@ func (m *Messages) ResumeConsumer(ctx context.Context, act operate.Act, name, to
 	return topics, nil
 }
 
-// changePauses writes a row of the audit log for each topic whose pause was changed.
-func (m *Messages) changePauses(
+// changeConsumer writes a row of the audit log for each topic whose row change has changed.
+func (m *Messages) changeConsumer(
 	ctx context.Context, act operate.Act, action, name, topic string, change func(ctx context.Context, tx *sql.Tx, topic string) (bool, error),
 ) (topics []string, err error) {
 	err = m.db.Write(ctx, func(tx *sql.Tx) error {
@@ -119,7 +119,7 @@ func (m *Messages) changePauses(
 	return topics, err
 }
 
-// topicsOf returns the topics of a consumer that is registered, has messages or is paused.
+// topicsOf returns the topics of a consumer that is registered, has messages, or is paused or limited.
 func (m *Messages) topicsOf(ctx context.Context, tx *sql.Tx, name, topic string) (topics []string, err error) {
 	all, err := m.names(ctx, tx)
 	if err != nil {

@@ -64,9 +64,10 @@ func (m *Messages) remove(ctx context.Context, tx *sql.Tx, act operate.Act, name
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, m.db.SQL(`DELETE FROM {consumer_pauses} WHERE topic = $1 AND consumer = $2`), topic, name)
-	if err != nil {
-		return err
+	for _, table := range []string{"{consumer_pauses}", "{consumer_limits}"} {
+		if _, err = tx.ExecContext(ctx, m.db.SQL(`DELETE FROM `+table+` WHERE topic = $1 AND consumer = $2`), topic, name); err != nil {
+			return err
+		}
 	}
 	failpoint.Hit("parked/consumer-removed")
 	return rows.AuditConsumer(ctx, tx, m.db.Dialect, act.Actor, act.Why, "remove", "topic:"+topic, name)

@@ -18,7 +18,8 @@ END $$;
 
 -- Revoke what an earlier version of this text has granted.
 REVOKE ALL ON {migrations}, {outbox}, {blocked_keys}, {pauses}, {outbox_dead}, {outbox_sent}, {forwarders}, {slots},
-              {inbox}, {versions}, {parked}, {parked_messages}, {consumers}, {consumer_instances}, {consumer_pauses}, {audit}, {replays},
+              {inbox}, {versions}, {parked}, {parked_messages}, {consumers}, {consumer_instances}, {consumer_pauses}, {consumer_limits},
+              {audit}, {replays},
               {reconciliations}, {idempotency_keys}
 FROM PUBLIC, {role producer}, {role forwarder}, {role consumer}, {role operator}, {role watcher};
 REVOKE ALL ON SEQUENCE {outbox_position}
@@ -70,6 +71,10 @@ GRANT SELECT, INSERT (topic, consumer, actor, why, probe_at, fingerprint), DELET
     ON {consumer_pauses} TO {role consumer};
 GRANT INSERT (actor, action, subject, consumer, why) ON {audit} TO {role consumer};
 
+-- Its instances share a limit, which only the operator can set.
+GRANT SELECT, INSERT (topic, consumer, given_until, given), UPDATE (given_until, given, given_since)
+    ON {consumer_limits} TO {role consumer};
+
 -- The operator works on pending messages, quarantined messages, dead letters and the
 -- sent log. It cannot change the content of a message, but can replace the message by
 -- another one. It cannot change rows of the audit or their times. The rights to update
@@ -86,6 +91,8 @@ GRANT SELECT ON {forwarders}, {versions} TO {role operator};
 GRANT SELECT, DELETE ON {consumers}, {consumer_instances} TO {role operator};
 GRANT SELECT, INSERT (topic, consumer, actor, why), DELETE, UPDATE (actor, why, paused_at, probe_at, probes, prober, fingerprint)
     ON {consumer_pauses} TO {role operator};
+GRANT SELECT, INSERT (topic, consumer, per_second, burst, actor, why, set_at), DELETE,
+      UPDATE (per_second, burst, actor, why, set_at, given_until) ON {consumer_limits} TO {role operator};
 GRANT SELECT, DELETE, UPDATE (created_at),
       INSERT (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts, last_error, reason, fingerprint, unknown,
               tenant, aggregate_type, aggregate_id, event_type, causation_id)
@@ -106,8 +113,8 @@ GRANT SELECT, DELETE, INSERT (consumer, missing, phantoms, report) ON {reconcili
 GRANT SELECT (position, message_id, topic, ordering_key, slot, created_at, due_at, attempts, unknown, failing_since)
     ON {outbox} TO {role watcher};
 GRANT SELECT ON SEQUENCE {outbox_position} TO {role watcher};
-GRANT SELECT ON {blocked_keys}, {pauses}, {forwarders}, {slots}, {versions}, {consumers}, {consumer_instances}, {consumer_pauses}, {audit},
-                {reconciliations} TO {role watcher};
+GRANT SELECT ON {blocked_keys}, {pauses}, {forwarders}, {slots}, {versions}, {consumers}, {consumer_instances}, {consumer_pauses},
+                {consumer_limits}, {audit}, {reconciliations} TO {role watcher};
 GRANT SELECT (id, position, message_id, topic, ordering_key, created_at, attempts, reason, fingerprint, unknown, died_at,
               tenant, aggregate_type, aggregate_id, event_type, causation_id)
     ON {outbox_dead} TO {role watcher};

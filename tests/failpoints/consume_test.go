@@ -44,6 +44,9 @@ func (a *actor) chain() (*once.Consumer, error) {
 		config.Retry.Breaker = &retry.Breaker{Failures: 2, MaxWait: 100 * time.Millisecond}
 		config.Retry.Policy.Base = time.Second // so that no message is given up on before the breaker opens
 	}
+	if a.Limited {
+		config.Retry.Limits = retry.Limits{PerSecond: 20, Burst: 1}
+	}
 	if a.Frozen {
 		config.Dedup.IdleTimeout = 5 * time.Second
 	}

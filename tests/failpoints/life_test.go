@@ -55,6 +55,8 @@ type life struct {
 	Blocks   bool   `json:"blocks"`    // the handler of a redelivered message runs until the process shuts down
 	Outage   bool   `json:"outage"`    // calls of the consumer with a breaker fail, until a probe has failed
 
+	Limited bool `json:"limited"` // the consumer has a limit
+
 	Frozen bool `json:"frozen"` // one of two processes is stopped for some time; timeouts are short
 
 	Operate string `json:"operate"` // operation that an operator runs meanwhile

@@ -101,6 +101,10 @@ var scenarios = []scenario{
 		},
 	},
 	{
+		name: "limited", life: life{Writes: three, Limited: true}, handled: three,
+		points: []string{"parked/starts-taken", "parked/starts-taken:3"},
+	},
+	{
 		name: "failing, durable", life: life{Writes: three, Fails: always, Durable: true}, failed: three,
 		points: []string{"retry/park", "poison/quarantine", "parked/quarantined", "poison/quarantined"},
 	},

@@ -275,9 +275,10 @@ func moveRetry(w *watch, seen *seen) {
 }
 
 // moveBreaker opens and closes a breaker: first that of one of two instances alone, then, when the
-// other one has ended, that of all.
+// other one has ended, that of all. The consumer has a limit.
 func moveBreaker(w *watch, seen *seen) {
 	db := w.database()
+	w.exec(db, `INSERT INTO once_consumer_limits (topic, consumer, per_second, burst) VALUES ('t', 'payments', 1000, 1000)`)
 	var down atomic.Bool
 	store, err := parkedrows.NewStore(db, schema.Config{})
 	kit.OK(w, err)

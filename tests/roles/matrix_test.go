@@ -40,6 +40,7 @@ var may = map[string]map[string]string{
 		"consumers": "SELECT, INSERT, UPDATE(embedded handler key_order owner program seen_at), DELETE",
 
 		"consumer_instances": "SELECT, INSERT, UPDATE(failing_since handler program seen_at), DELETE",
+		"consumer_limits":    "SELECT, INSERT(consumer given given_until topic), UPDATE(given given_since given_until)",
 		"consumer_pauses":    "SELECT, INSERT(actor consumer fingerprint probe_at topic why), UPDATE(probe_at prober probes), DELETE",
 		"audit":              "INSERT(action actor consumer subject why)",
 	},
@@ -66,6 +67,8 @@ var may = map[string]map[string]string{
 		"audit":     "SELECT, INSERT(action actor consumer message_id replay_id subject why)",
 
 		"consumer_instances": "SELECT, DELETE",
+		"consumer_limits": "SELECT, INSERT(actor burst consumer per_second set_at topic why), " +
+			"UPDATE(actor burst given_until per_second set_at why), DELETE",
 		"consumer_pauses": "SELECT, INSERT(actor consumer topic why), " +
 			"UPDATE(actor fingerprint paused_at probe_at prober probes why), DELETE",
 	},
@@ -85,6 +88,7 @@ var may = map[string]map[string]string{
 		"consumers":  "SELECT",
 
 		"consumer_instances": "SELECT",
+		"consumer_limits":    "SELECT",
 		"consumer_pauses":    "SELECT",
 		"parked": "SELECT(aggregate_id aggregate_type attempts causation_id consumer crashes created_at due_at early_of early_since " +
 			"early_version edited_from error_type event_type fingerprint finished_at first_failed_at id last_failed_at message_id " +
@@ -153,7 +157,7 @@ func (w *world) has(user, table string, columns []string) string {
 func TestRolesHaveNoOtherRights(t *testing.T) {
 	w := newWorld(t)
 	all := w.all()
-	if len(all) != 19 {
+	if len(all) != 20 {
 		t.Fatalf("there are %d tables: list the rights on the new tables in may", len(all))
 	}
 	for _, part := range parts {
