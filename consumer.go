@@ -69,6 +69,10 @@ func NewConsumer(db *sql.DB, config ConsumerConfig) (*Consumer, error) {
 	if db == nil {
 		errs = []error{errors.New("once: db is nil"), err}
 	}
+	if n := config.Durable.TenantConcurrency; n != 0 && len(config.DurableConsumers) == 0 {
+		errs = append(errs, fmt.Errorf("once: Durable.TenantConcurrency is %d, but DurableConsumers is empty: "+
+			"this limit needs a durable consumer, whose messages are stored before they are handled", n))
+	}
 	if slices.Contains(config.DurableConsumers, "") {
 		errs = append(errs, errors.New("once: DurableConsumers has an empty name"))
 	}

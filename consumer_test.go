@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once/dedup"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/retry"
 	"github.com/watermill-once/once/schema"
@@ -108,5 +109,26 @@ func TestVersionsAreHeldForLongerThanRetryRetries(t *testing.T) {
 		if got < c.least || got > c.most || name != "for ever" && got <= c.retried {
 			t.Errorf("%s: window is %v, retries last %v", name, got, c.retried)
 		}
+	}
+}
+
+// The limit is in the claims of stored messages. A consumer that stores none would ignore it.
+func TestTenantConcurrencyNeedsDurableConsumer(t *testing.T) {
+	t.Parallel()
+	db, err := sql.Open("sqlite", "file:unused?mode=memory")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	config := ConsumerConfig{Durable: durable.Config{TenantConcurrency: 2}}
+	_, err = NewConsumer(db, config)
+	for _, want := range []string{"Durable.TenantConcurrency is 2", "needs a durable consumer"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q in it", err, want)
+		}
+	}
+	config.DurableConsumers = []string{"payments"}
+	if _, err := NewConsumer(db, config); err != nil {
+		t.Error(err)
 	}
 }

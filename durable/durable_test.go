@@ -226,11 +226,11 @@ func TestCloseReleasesMessagesClaimedAhead(t *testing.T) {
 }
 
 func TestConfigErrorNamesEveryInvalidField(t *testing.T) {
-	_, err := durable.New(nil, durable.Config{BatchSize: -1, BatchWait: -1, Ahead: -1, KeepHandled: -1, UnackedWait: -1})
+	_, err := durable.New(nil, durable.Config{BatchSize: -1, BatchWait: -1, Ahead: -1, KeepHandled: -1, UnackedWait: -1, TenantConcurrency: -1})
 	if err == nil {
 		t.Fatal("New accepted an invalid config")
 	}
-	for _, want := range []string{"db is nil", "BatchSize", "BatchWait", "Ahead", "KeepHandled", "UnackedWait"} {
+	for _, want := range []string{"db is nil", "BatchSize", "BatchWait", "Ahead", "KeepHandled", "UnackedWait", "TenantConcurrency"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not name %s", err, want)
 		}

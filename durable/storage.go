@@ -81,6 +81,13 @@ type Config struct {
 	// earlier by dedup if its Retention is shorter. Defaults to 0: rows are removed immediately.
 	KeepHandled time.Duration
 
+	// TenantConcurrency is how many messages of one tenant are handled at the same time, by all
+	// instances together. Other tenants do not wait for a tenant that has as many. Messages without
+	// a tenant have no such limit. If a process dies, its messages count until their leases end.
+	// Each claim of messages then costs two more statements, and the instances claim one after the
+	// other. Defaults to 0: there is no limit.
+	TenantConcurrency int
+
 	// UnackedWait is how long messages stay unacked while they cannot be stored, before they are
 	// nacked. It must be shorter than the broker's consumer timeout (RabbitMQ: 30 minutes), or than
 	// half of it if the transport prefetches only as many messages as handlers run. With retry's
@@ -122,6 +129,9 @@ func (c Config) validate() error {
 	}
 	if c.KeepHandled < 0 {
 		errs = append(errs, fmt.Errorf("KeepHandled is %v: negative", c.KeepHandled))
+	}
+	if c.TenantConcurrency < 0 {
+		errs = append(errs, fmt.Errorf("TenantConcurrency is %d: negative", c.TenantConcurrency))
 	}
 	if c.UnackedWait < 0 {
 		errs = append(errs, fmt.Errorf("UnackedWait is %v: negative", c.UnackedWait))

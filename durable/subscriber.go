@@ -51,7 +51,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	storage := s.storage
 	subscription.Store(parkedrows.Stored{
-		Ahead: storage.config.Ahead, Keep: storage.config.KeepHandled > 0,
+		Ahead: storage.config.Ahead, Keep: storage.config.KeepHandled > 0, PerTenant: storage.config.TenantConcurrency,
 		Handled: storage.instruments.handled,
 	})
 

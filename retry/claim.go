@@ -46,6 +46,7 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	sel := parkedrows.Select{
 		Consumer: f.consumer, Topic: f.topic, Owner: f.owner, Limit: room, Bytes: f.buffer.free(), Lease: f.config.Lease,
 		Order: parkedrows.KeyOrder(f.config.KeyOrder), Keep: f.stored.Keep, Turns: &f.turns,
+		PerTenant: f.stored.PerTenant,
 	}
 	due, reused, err := f.findDue(ctx, sel)
 	if err != nil {
@@ -97,7 +98,7 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 		f.due = due
 	}
 	// A reused result does not contain tenants whose messages have arrived since.
-	f.moreDue = err != nil || len(claimed) == sel.Limit || partly || reused
+	f.moreDue = err != nil || len(claimed) == sel.Limit || partly || reused || due.Full
 	// If other processes have locked all due rows, the next query finds the same rows, so the loop
 	// must get a chance to renew leases.
 	return err == nil && (len(claimed) == room || partly && len(claimed) > 0 || reused) && !sel.Crashed

@@ -40,6 +40,9 @@ type Select struct {
 	Order    KeyOrder
 	Keep     bool // keep the rows of handled messages
 
+	// PerTenant is how many rows of one tenant all processes may have claimed; 0 means no limit.
+	PerTenant int
+
 	// Turns contains the tenant turns of the subscription. If Turns is nil, Claim begins
 	// with any tenant. Due is a recent result of Store.Due. If Due is nil, Claim calls
 	// Store.Due.
@@ -145,13 +148,18 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 	token, asked, turns := uuid.NewString(), time.Now(), *sel.Turns
 	err = s.dialect.Write(ctx, s.db, func(tx *sql.Tx) error {
 		take := func(query string, args ...any) ([]Claimed, error) { return s.take(ctx, tx, sel, token, query, args) }
-		if sel.Crashed {
-			claimed, err = take(s.sql.claimCrashed, sel.Limit)
+		free, err := s.freeOf(ctx, tx, sel)
+		if err != nil {
 			return err
 		}
+		if sel.Crashed {
+			claimed, err = take(s.sql.claimCrashed, sel.Limit, s.dialect.Strings(free.busyTenants()))
+			return err
+		}
+		due.removeFull(free)
 		// Shares that a tenant cannot use go to the other tenants.
 		for len(claimed) < sel.Limit && due.Fresh() {
-			shares := sel.Turns.shares(due, sel.Limit-len(claimed))
+			shares := free.limit(sel.Turns.shares(due, sel.Limit-len(claimed)))
 			var some []Claimed
 			for args := range s.shareArgs(shares) {
 				more, err := take(s.sql.claim, args...)
@@ -161,6 +169,8 @@ func (s *Store) Claim(ctx context.Context, sel Select) (claimed []Claimed, err e
 				some = append(some, more...)
 			}
 			due.removeExhausted(shares, some)
+			free.use(some)
+			due.removeFull(free)
 			claimed = append(claimed, some...)
 		}
 		failpoint.Hit("parked/claim")

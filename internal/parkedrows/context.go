@@ -244,6 +244,10 @@ type Stored struct {
 
 	Keep bool
 
+	// PerTenant is how many messages of one tenant may be claimed at the same time, in all
+	// instances. 0 means no limit.
+	PerTenant int
+
 	// Handled is called after a message was handled. lag is the time from
 	// storing the message until then. Several goroutines may call Handled at the same time.
 	Handled func(lag time.Duration)

@@ -13,6 +13,7 @@ type claimQueries struct {
 	overdueTenants string
 	claim          string
 	claimCrashed   string
+	claimedOf      string // of each tenant that has some: the rows that are claimed or were when a process died, and those with a lease
 }
 
 // Conditions that match the indexes parked_due and parked_crashed.
@@ -91,9 +92,13 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 		claim: d.SQL(lease + among + due + end + returning),
 		claimCrashed: d.SQL(lease + among + `
 			SELECT id FROM {parked}
-			WHERE ` + crashed + ` AND due_at <= {now}
+			WHERE ` + crashed + ` AND due_at <= {now} AND NOT (tenant {among $8 text})
 			ORDER BY due_at, id LIMIT $7
 			{skip_locked}` + end + returning),
+
+		claimedOf: d.SQL(`
+			SELECT tenant, COUNT(*), COUNT(CASE WHEN token IS NOT NULL AND due_at > {now} THEN 1 END) FROM {parked}
+			WHERE ` + crashed + ` AND (token IS NOT NULL OR due_at <= {now}) AND tenant <> '' GROUP BY tenant`),
 	}
 }
 

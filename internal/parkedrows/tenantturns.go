@@ -26,6 +26,7 @@ type TenantTurns struct {
 // class.
 type Due struct {
 	Crashed bool // some due rows were claimed by a process that died
+	Full    bool // a tenant has due rows, and as many claimed ones as it may have
 
 	tenants [len(classes)][]string // tenants with due rows, in the order of their turns
 	walked  [len(classes)]int      // how many elements of tenants come from the walk; the tenants of overdue rows follow them
@@ -141,9 +142,13 @@ func (d *Due) removeExhausted(shares []share, claimed []Claimed) {
 		if got[TenantTurn{classes[s.class].name, s.tenant}] >= s.rows {
 			continue
 		}
-		d.tenants[s.class] = slices.Delete(d.tenants[s.class], at, at+1)
-		if at < d.walked[s.class] {
-			d.walked[s.class]--
-		}
+		d.remove(s.class, at)
+	}
+}
+
+func (d *Due) remove(class, at int) {
+	d.tenants[class] = slices.Delete(d.tenants[class], at, at+1)
+	if at < d.walked[class] {
+		d.walked[class]--
 	}
 }

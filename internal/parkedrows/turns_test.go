@@ -309,3 +309,74 @@ func TestTenantNamesAreCleaned(t *testing.T) {
 		}
 	})
 }
+
+// Trap 122. However many processes claim at the same time, a tenant has no more claimed rows than it
+// may have, and the rows of others are claimed in its place. Rows that were claimed when a process
+// died count, and are claimed again before other rows of their tenant.
+func TestTenantHasFewClaimedRows(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		s := newStore(t, db)
+		fill(t, db, "live", "large", 100)
+		fill(t, db, "retry", "large", 100)
+		fill(t, db, "live", "", 6)
+		for n := range 5 {
+			fill(t, db, "live", fmt.Sprint("small-", n), 1)
+		}
+		sel := selection
+		sel.Limit, sel.PerTenant = 20, 2
+		all := make(chan []parkedrows.Claimed)
+		const processes = 4
+		for range processes {
+			go func() {
+				var claimed []parkedrows.Claimed
+				for range 3 {
+					mine := sel
+					mine.Turns = &parkedrows.TenantTurns{}
+					more, err := s.Claim(t.Context(), mine)
+					if err != nil {
+						t.Error(err)
+					}
+					claimed = append(claimed, more...)
+				}
+				all <- claimed
+			}()
+		}
+		of := map[string][]*parkedrows.Claim{}
+		for range processes {
+			for _, c := range <-all {
+				of[c.Turn.Tenant] = append(of[c.Turn.Tenant], c.Claim)
+			}
+		}
+		want := map[string]int{"large": 2, "": 6, "small-0": 1, "small-1": 1, "small-2": 1, "small-3": 1, "small-4": 1}
+		for tenant, n := range want {
+			if len(of[tenant]) != n {
+				t.Errorf("%d rows of tenant %q are claimed, want %d", len(of[tenant]), tenant, n)
+			}
+		}
+		if len(of) != len(want) {
+			t.Errorf("rows of %d tenants are claimed, want %d", len(of), len(want))
+		}
+
+		if err := s.Resolve(t.Context(), of["large"][0]); err != nil {
+			t.Fatal(err)
+		}
+		due := `now() - interval '1 second'`
+		if db.Dialect == "sqlite" {
+			due = `due_at - 3600000000`
+		}
+		if _, err := db.ExecContext(t.Context(), `UPDATE once_parked SET due_at = `+due+` WHERE tenant = 'large' AND crashes > 0`); err != nil {
+			t.Fatal(err) // its process has died, and its lease has ended
+		}
+		sel.Limit, sel.Turns = 1, &parkedrows.TenantTurns{}
+		for _, next := range []struct {
+			crashed bool
+			want    int
+		}{{false, 1}, {false, 0}, {true, 1}, {true, 0}, {false, 0}} {
+			sel.Crashed = next.crashed
+			if got := claim(t, s, sel); len(got) != next.want || next.want > 0 && (got[0].Crashes > 1) != next.crashed {
+				t.Errorf("%d rows are claimed, want %d with crashed=%v: %+v", len(got), next.want, next.crashed, got)
+			}
+		}
+	})
+}

@@ -42,7 +42,7 @@ const (
 func TestMain(m *testing.M) {
 	be, ok := map[string]func(*sql.DB) error{
 		"consumer": beConsumer, "operator": beOperator, "pausable": bePausable, "breaking": beBreaking,
-		"limited": beLimited,
+		"limited": beLimited, "tenanted": beTenanted,
 	}[os.Getenv(processRole)]
 	if !ok {
 		kit.MainWithTables(m)

@@ -1,0 +1,117 @@
+package parked_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/watermill-once/once" //nolint:depguard // the test runs processes of a whole service
+	"github.com/watermill-once/once/durable"
+	"github.com/watermill-once/once/internal/meta"
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
+)
+
+const tenantConcurrency = 2
+
+// beTenanted is a durable consumer that handles few messages of a tenant at the same time.
+func beTenanted(db *sql.DB) error {
+	quiet := watermill.NopLogger{}
+	db.SetMaxIdleConns(20)
+	c, err1 := once.NewConsumer(db, once.ConsumerConfig{
+		Retry:            retry.Config{Lease: 3 * time.Second, Concurrency: 8, Logger: quiet},
+		DurableConsumers: []string{consumer}, Durable: durable.Config{TenantConcurrency: tenantConcurrency, Logger: quiet},
+	})
+	sub, err2 := rabbit.NewSubscriber(wamqp.NewDurableQueueConfig(os.Getenv(processURL)), rabbit.SubscriberConfig{Logger: quiet})
+	router, err3 := message.NewRouter(message.RouterConfig{}, quiet)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	c.AddHandler(router, consumer, topic, sub, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+		_, err := tx.ExecContext(ctx, `
+			INSERT INTO effects (message_id, tenant, began, ended)
+			SELECT $1, $2, began, clock_timestamp() FROM (SELECT clock_timestamp() AS began, pg_sleep(0.02)) AS slept`,
+			msg.UUID, msg.Metadata.Get(meta.TenantID))
+		return nil, err
+	})
+	return router.Run(context.Background())
+}
+
+// Trap 122. Three processes handle at most two messages of a tenant at the same time, also while one
+// of them is killed and another one starts. A tenant with many messages does not hold up the others.
+func TestTenantHasFewHandlersInThreeProcesses(t *testing.T) {
+	t.Parallel()
+	kit.Long(t)
+	b, broker := newBench(t, kit.Postgres(t)), kit.Rabbit(t)
+	b.Exec(`CREATE TABLE effects (message_id text NOT NULL, tenant text NOT NULL, began timestamptz NOT NULL, ended timestamptz NOT NULL)`)
+	start := func() (kill func()) {
+		command := exec.Command(os.Args[0])
+		command.Env = append(os.Environ(), processDSN+"="+b.DSN, processRole+"=tenanted", processURL+"="+broker.URL)
+		command.Stderr = os.Stderr
+		ended := kit.StartChild(t, command)
+		return func() {
+			_ = command.Process.Kill()
+			<-ended
+		}
+	}
+	kill := start()
+	start()
+	start()
+	kit.Eventually(t, time.Minute, "three instances run", func() bool { return b.Count(`once_consumer_instances`) == 3 })
+	publisher, err := rabbit.NewPublisher(wamqp.NewDurableQueueConfig(broker.URL), rabbit.PublisherConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = publisher.Close() })
+	const large, small, tenants = 400, 20, 20
+	publish := func(tenant string, n int) {
+		t.Helper()
+		for i := range n {
+			msg := message.NewMessage(fmt.Sprint(tenant, "-", i), nil)
+			msg.Metadata.Set(meta.TenantID, tenant)
+			if err := publisher.Publish(topic, msg); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	publish("large", large)
+	for n := range tenants - 1 {
+		publish(fmt.Sprint("small-", n), small)
+	}
+	effects := func(where string) int { return b.Count(`effects ` + where) }
+	kit.Eventually(t, time.Minute, "some are handled", func() bool { return effects(`WHERE tenant <> 'large'`) > 20 })
+	kill()
+	start()
+	kit.Eventually(t, 2*time.Minute, "those of the small tenants are handled", func() bool {
+		return effects(`WHERE tenant <> 'large'`) == (tenants-1)*small
+	})
+	before := effects(`WHERE tenant = 'large'`)
+	kit.Eventually(t, 2*time.Minute, "all are handled", func() bool {
+		return effects(``) == (tenants-1)*small+large && b.Count(`once_parked`) == 0
+	})
+	most := func(of string) int {
+		return b.Number(`SELECT MAX(n) FROM (SELECT COUNT(*) AS n FROM effects AS a JOIN effects AS b ON ` + of + `
+			AND b.began <= a.began AND b.ended > a.began GROUP BY a.message_id) AS together`)
+	}
+	t.Logf("%d at once, %d of one tenant; %d of %d messages of the large tenant were handled before the last of a small one",
+		most(`true`), most(`a.tenant = b.tenant`), before, large)
+	if n := most(`a.tenant = b.tenant`); n > tenantConcurrency {
+		t.Errorf("%d messages of a tenant were handled at the same time, want at most %d", n, tenantConcurrency)
+	}
+	if before > large/2 {
+		t.Errorf("%d of %d messages of the large tenant were handled before the last one of the others", before, large)
+	}
+	if n := b.Number(`SELECT COUNT(*) - COUNT(DISTINCT message_id) FROM effects`); n != 0 {
+		t.Errorf("%d messages took effect twice", n)
+	}
+}
