@@ -80,16 +80,13 @@ var endpoints = []endpoint{
 
 // inAPI reports whether a request is for the API, wherever the console is mounted.
 func inAPI(r *http.Request) bool {
-	folder, _, _ := cutLast(r.URL.Path)
+	folder, _ := cutLast(r.URL.Path)
 	return folder == "api" || strings.HasSuffix(folder, "/api")
 }
 
-func cutLast(path string) (folder, name string, found bool) {
+func cutLast(path string) (folder, name string) {
 	at := strings.LastIndexByte(path, '/')
-	if at < 0 {
-		return "", path, false
-	}
-	return path[:at], path[at+1:], true
+	return path[:max(0, at)], path[at+1:]
 }
 
 var errNotJSON error = inputError{errors.New("send the values as a JSON object, with the header Content-Type: application/json")}
@@ -198,7 +195,7 @@ func plain(v reflect.Value) any {
 		if v.IsNil() {
 			return nil
 		}
-		if err, ok := v.Interface().(error); ok {
+		if err, ok := reflect.TypeAssert[error](v); ok {
 			return err.Error()
 		}
 		return plain(v.Elem())
@@ -216,17 +213,16 @@ func plain(v reflect.Value) any {
 		return object
 	case reflect.Struct:
 		return plainStruct(v)
-	}
-	switch value := v.Interface().(type) {
-	case time.Duration:
-		return value.Seconds()
 	default:
-		return value
+		if took, ok := reflect.TypeAssert[time.Duration](v); ok {
+			return took.Seconds()
+		}
+		return v.Interface()
 	}
 }
 
 func plainStruct(v reflect.Value) any {
-	if at, ok := v.Interface().(time.Time); ok {
+	if at, ok := reflect.TypeAssert[time.Time](v); ok {
 		if at.IsZero() {
 			return nil
 		}

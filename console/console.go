@@ -158,7 +158,7 @@ func (c *Console) Close() error {
 
 // serve finds the page by the last segment of the path, wherever the console is mounted.
 func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
-	_, name, _ := cutLast(r.URL.Path)
+	_, name := cutLast(r.URL.Path)
 	if r.URL.Path == "" { // StripPrefix has removed the whole path, and relative links need the slash
 		c.addSlash(w, r)
 		return

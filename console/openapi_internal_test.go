@@ -183,8 +183,9 @@ func (d description) schema(t reflect.Type) object {
 			d.components[name] = object{"type": "object", "properties": properties, "required": required, "additionalProperties": false}
 		}
 		return object{"$ref": "#/components/schemas/" + name}
+	default:
+		panic(fmt.Sprintf("a page of the API has a field of type %v", t))
 	}
-	panic(fmt.Sprintf("a page of the API has a field of type %v", t))
 }
 
 // Fits returns how a response differs from the description of its endpoint, or "".
@@ -206,12 +207,11 @@ func (c *Console) Fits(method, name string, response any) string {
 		if ref, ok := at(schema, "$ref").(string); ok {
 			schema = at(document, "components", "schemas", strings.TrimPrefix(ref, "#/components/schemas/"))
 		}
-		if any, ok := at(schema, "anyOf").([]any); ok {
+		if choices, ok := at(schema, "anyOf").([]any); ok {
 			if value == nil {
 				return ""
 			}
-			schema = any[0]
-			return differ(where, schema, value)
+			return differ(where, choices[0], value)
 		}
 		types, ok := at(schema, "type").([]any)
 		if !ok {

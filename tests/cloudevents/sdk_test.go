@@ -118,7 +118,7 @@ func (r reader) ReadBinary(_ context.Context, w binding.BinaryWriter) error {
 	return w.SetData(bytes.NewReader(r.Body))
 }
 
-func (r reader) GetAttribute(kind spec.Kind) (spec.Attribute, any) {
+func (r reader) GetAttribute(kind spec.Kind) (spec.Attribute, any) { //nolint:ireturn // the SDK has only the interface
 	a := r.version().AttributeFromKind(kind)
 	return a, r.Headers["cloudEvents:"+a.Name()]
 }
