@@ -359,7 +359,7 @@ func TestPauseFollowsFromEarlierDeliveries(t *testing.T) {
 		cfg:    SubscriberConfig{Logger: watermill.NopLogger{}, NackMin: time.Millisecond, NackMax: time.Hour},
 	}
 	s.instruments = newSubscriberInstruments(s)
-	sub := &subscription{s: s, requeues: requeueCounts{"often": 9}}
+	sub := &subscription{consumed: func() {}, s: s, requeues: requeueCounts{"often": 9}}
 	ch := &consumeChannel{ctx: t.Context()}
 	for _, c := range []struct {
 		id          string
