@@ -24,6 +24,13 @@ func PrivatePostgres(t testing.TB, settings ...string) *servers.Postgres {
 	return private(t, server, err)
 }
 
+// Standby returns a standby of a server. If synchronous is set, each COMMIT of the server waits for it.
+func Standby(t testing.TB, primary *servers.Postgres, synchronous bool) *servers.Postgres {
+	t.Helper()
+	standby, err := primary.StartStandby(t.Context(), synchronous)
+	return private(t, standby, err)
+}
+
 // PostgresAlone is like [Postgres], but on a private server. Use it for code that waits
 // until all older transactions of the server have ended, such as watermill-sql's
 // subscriber and package mover. On a private server, the transactions of other tests

@@ -146,7 +146,7 @@ func findPostgres(binDir string) (string, error) {
 		"/usr/pgsql-*/bin",
 		"/opt/homebrew/opt/postgresql*/bin",
 		"/usr/local/opt/postgresql*/bin",
-	}, "postgres", "initdb")
+	}, "postgres", "initdb", "pg_basebackup")
 }
 
 func (p *Postgres) initialise(ctx context.Context) error {

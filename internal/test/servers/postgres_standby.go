@@ -1,0 +1,90 @@
+package servers
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"syscall"
+)
+
+// StartStandby starts a standby of p, a server that repeats what p commits, and returns when it
+// accepts reads. If synchronous is set, each COMMIT of p waits until the standby has it on disk.
+func (p *Postgres) StartStandby(ctx context.Context, synchronous bool) (*Postgres, error) {
+	s, err := p.startStandby(ctx)
+	if err == nil && synchronous {
+		err = p.waitForStandby(ctx)
+	}
+	if err != nil {
+		err = fmt.Errorf("servers: PostgreSQL: standby: %w", err)
+		if s != nil {
+			err = errors.Join(err, s.Close())
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+// Promote makes a standby a server of its own, and returns when it accepts writes.
+func (p *Postgres) Promote(ctx context.Context) error {
+	_, err := askPostgres(ctx, p.DSN("postgres"), "SELECT pg_promote(false)::text")
+	if err == nil { // a standby without a primary looks for it for up to five seconds
+		err = await(ctx, p.server, "the promoted standby", p.config.Patience, func(ctx context.Context) error {
+			if standby, err := askPostgres(ctx, p.DSN("postgres"), "SELECT pg_is_in_recovery()::text"); err != nil || standby == "false" {
+				return err
+			}
+			return errors.New("it is still a standby")
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("servers: PostgreSQL: promote: %w", err)
+	}
+	return nil
+}
+
+func (p *Postgres) startStandby(ctx context.Context) (*Postgres, error) {
+	dir, err := newTempDir("postgres")
+	if err != nil {
+		return nil, err
+	}
+	s := &Postgres{config: p.config, dir: dir}
+	s.close = sync.OnceValue(s.discard)
+	primary := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres application_name=standby", p.port)
+	command, err := s.command("pg_basebackup", "-D", s.data(), "-d", primary, "-R", "-X", "stream", "-c", "fast", "--no-sync")
+	if err != nil {
+		return nil, errors.Join(err, dir.remove())
+	}
+	backup, err := startChild(command, filepath.Join(dir.path, "pg_basebackup.log"), syscall.SIGKILL)
+	if err != nil {
+		return nil, errors.Join(err, dir.remove())
+	}
+	select {
+	case <-backup.gone:
+	case <-ctx.Done():
+		backup.kill()
+	}
+	if !backup.cmd.ProcessState.Success() {
+		return nil, errors.Join(backup.failure("pg_basebackup: "+backup.cmd.ProcessState.String()), dir.remove())
+	}
+	if err := s.startOnFreePort(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// waitForStandby makes each COMMIT wait for the standby, and returns when it does.
+func (p *Postgres) waitForStandby(ctx context.Context) error {
+	dsn := p.DSN("postgres")
+	if _, err := askPostgres(ctx, dsn, "ALTER SYSTEM SET synchronous_standby_names = 'standby'"); !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	if _, err := askPostgres(ctx, dsn, "SELECT pg_reload_conf()::text"); err != nil {
+		return err
+	}
+	return await(ctx, p.server, "a synchronous standby", p.config.Patience, func(ctx context.Context) error {
+		_, err := askPostgres(ctx, dsn, "SELECT sync_state FROM pg_stat_replication WHERE sync_state = 'sync'")
+		return err
+	})
+}
