@@ -228,7 +228,7 @@ func (r *rabbit) deleteUnneeded() {
 }
 
 func (r *rabbit) deleteVHosts(ctx context.Context, names []string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // the broker may be busy
 	defer cancel()
 	_, err := r.ctl.Eval(ctx, fmt.Sprintf(`[ok = rabbit_vhost:delete(V, <<"testkit">>) || V <- %s]`, binaries(names)))
 	return err
