@@ -110,7 +110,8 @@ func (w *world) prepareBranch(ctx context.Context) (err error) {
 func (w *world) beginBranch(plant string) error {
 	m := &member{
 		life: life{
-			Role: branching, Plant: plant, Quorum: w.quorum, DSN: fmt.Sprintf("postgres://%s@%s/branch?sslmode=disable&lock_timeout=2000", user, w.postgres.Address()),
+			Role: branching, Plant: plant, Quorum: w.quorum,
+			DSN:  fmt.Sprintf("postgres://%s@%s/branch?sslmode=disable&lock_timeout=2000", user, w.postgres.Address()),
 			AMQP: fmt.Sprintf("amqp://%s:%s@%s/?heartbeat=3", user, password, w.rabbit.Address()),
 		},
 		dir: w.dir, base: branching, program: w.program, before: make(map[string]int64), exits: make(map[int]int64),

@@ -1,6 +1,6 @@
 // Command matrix runs the tests of the promises with one version of PostgreSQL and one
-// of RabbitMQ, and then a short chaos run with each kind of queue. It prints a row for the table of versions in
-// docs/contributing/proof.md. ONCE_TEST_PG and ONCE_TEST_RABBIT choose the versions.
+// of RabbitMQ, and then a short chaos run with each kind of queue. It prints a row for
+// the table of versions in docs/contributing/proof.md. ONCE_TEST_PG and ONCE_TEST_RABBIT choose the versions.
 // `make test-matrix` sets them.
 package main
 
@@ -132,7 +132,8 @@ type row struct {
 	classic, quorum        string // results of the chaos runs with these queues
 }
 
-const header = "| PostgreSQL | RabbitMQ | date | tests | passed | skipped | chaos run, classic queues | chaos run, quorum queues |\n|---|---|---|---|---|---|---|---|\n"
+const header = "| PostgreSQL | RabbitMQ | date | tests | passed | skipped | chaos run, classic queues | chaos run, quorum queues |\n" +
+	"|---|---|---|---|---|---|---|---|\n"
 
 func (r row) String() string {
 	tests := "without the slow ones"
