@@ -31,9 +31,10 @@ type chain struct {
 
 	db       *sql.DB
 	amqpURL  string
-	queues   string // type of the queues
-	limit    int32  // delivery limit of the queues; the first delivery does not count; 0 means no limit
-	window   int    // Window of the forwarder; 0 means its default
+	nodes    []string // nodes of the cluster of the broker; nil means the node of amqpURL
+	queues   string   // type of the queues
+	limit    int32    // delivery limit of the queues; the first delivery does not count; 0 means no limit
+	window   int      // Window of the forwarder; 0 means its default
 	order    retry.KeyOrder
 	topology func(consumer string) wamqp.Config // nil means one exchange for each topic
 	router   *message.Router
@@ -97,7 +98,7 @@ func (c *chain) handle(consumer, topic string, h once.HandlerFunc) {
 // declare creates the queue of a consumer and returns its subscriber.
 func (c *chain) declare(consumer, topic string) *rabbit.Subscriber {
 	c.Helper()
-	sub, err := rabbit.NewSubscriber(c.config(consumer), rabbit.SubscriberConfig{Logger: kit.Logger(c.T)})
+	sub, err := rabbit.NewSubscriber(c.config(consumer), rabbit.SubscriberConfig{Logger: kit.Logger(c.T), Nodes: c.nodes})
 	kit.OK(c, err)
 	kit.OK(c, sub.SubscribeInitialize(topic))
 	return sub
@@ -132,7 +133,7 @@ func (c *chain) startRouter() {
 
 func (c *chain) startForwarder() {
 	c.Helper()
-	publisher, err := rabbit.NewPublisher(c.config("publisher"), rabbit.PublisherConfig{Logger: kit.Logger(c.T)})
+	publisher, err := rabbit.NewPublisher(c.config("publisher"), rabbit.PublisherConfig{Logger: kit.Logger(c.T), Nodes: c.nodes})
 	kit.OK(c, err)
 	c.forward, err = forwarder.New(c.db, publisher, forwarder.Config{
 		Logger: kit.Logger(c.T), Backoff: forwarder.Exponential(20*time.Millisecond, 200*time.Millisecond), MaxAttempts: 1000,

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -62,6 +63,38 @@ func TestBrokerIsKilledWhileMessagesFlow(t *testing.T) {
 		t.Fatal("all messages were forwarded before the broker was killed, so the test proves nothing")
 	}
 	kit.OK(t, broker.Restart(context.WithoutCancel(t.Context())))
+	c.settle(2 * c.flooded)
+	c.nothingWasCharged()
+}
+
+// In a cluster, the leader of a consumer's queue is killed while the forwarder and consumers use it.
+// Each event takes effect once at each consumer, while the node is gone.
+func TestLeaderIsKilledWhileMessagesFlow(t *testing.T) {
+	kit.Long(t)
+	nodes := kit.PrivateRabbitCluster(t, 3)
+	c := newChain(t, kit.Postgres(t).DB, nodes[0].URL("/"))
+	for _, node := range nodes {
+		c.nodes = append(c.nodes, node.Address())
+	}
+	c.handle("payments", placed, record("payments"))
+	c.handle("inventory", placed, record("inventory"))
+	c.publishFlood(1000)
+	c.start()
+	c.midway()
+	leads := fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s.payments">>)), `+
+		`element(2, amqqueue:get_pid(Q)) =:= node()`, placed)
+	leader := slices.IndexFunc(nodes, func(node *servers.Rabbit) bool {
+		answer, err := node.Eval(t.Context(), leads)
+		return err == nil && answer == "true"
+	})
+	if leader < 0 {
+		t.Fatal("no node leads the queue")
+	}
+	killed, effects := time.Now(), c.count(`effects`)
+	nodes[leader].Kill()
+	c.eventually("messages take effect again", func() bool { return c.count(`effects`) > effects })
+	t.Logf("messages take effect again after %v", time.Since(killed))
+	c.publishFlood(1000)
 	c.settle(2 * c.flooded)
 	c.nothingWasCharged()
 }
