@@ -325,3 +325,12 @@ func sendHints() (*hint.Sender, error) {
 }
 
 var _, _ = receiveHints, sendHints
+
+// The code of docs/clusters.md.
+
+func _(config amqp.Config) error {
+	nodes := []string{"rabbit-1", "rabbit-2", "rabbit-3:5673"}
+	publisher, err1 := rabbit.NewPublisher(config, rabbit.PublisherConfig{Nodes: nodes})
+	subscriber, err2 := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{Nodes: nodes})
+	return errors.Join(err1, err2, publisher.Close(), subscriber.Close())
+}

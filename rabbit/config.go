@@ -53,7 +53,7 @@ func validateConnection(config amqp.ConnectionConfig) error {
 		return errors.New("rabbit: Connection.AmqpURI is empty")
 	}
 	var errs []error
-	if _, err := amqp091.ParseURI(config.AmqpURI); err != nil {
+	if _, err := amqp091.ParseURI(config.AmqpURI); err != nil || namesSeveralHosts(config.AmqpURI) {
 		errs = append(errs, uriError(config.AmqpURI))
 	}
 	if config.TLSConfig != nil && config.AmqpConfig != nil && config.AmqpConfig.TLSClientConfig != nil {
@@ -71,6 +71,8 @@ func uriError(uri string) error {
 		return errors.New("rabbit: Connection.AmqpURI must start with amqp:// or amqps://")
 	case strings.ContainsAny(uri, " \t\r\n"):
 		return errors.New("rabbit: Connection.AmqpURI contains white space; percent-encode it")
+	case namesSeveralHosts(uri):
+		return errors.New("rabbit: Connection.AmqpURI names several hosts; name one of them, and all nodes of the cluster in Nodes")
 	}
 	return errors.New("rabbit: Connection.AmqpURI is invalid (not shown here because it has a password); " +
 		"percent-encode user, password and virtual host, and use numbers for numeric parameters")
@@ -101,6 +103,14 @@ type PublisherConfig struct {
 	// it. Callers do not notice a shorter loss. Then publishing fails immediately, with an error
 	// whose method Unavailable returns true. Defaults to 5 s.
 	ReadyTimeout time.Duration
+
+	// Nodes are the nodes of a cluster, as "host" or "host:port" with the port of the URI as the
+	// default, in addition to the host of the URI. A host name with several IP addresses also counts
+	// as several nodes. The Publisher connects to a random node, and tries the others when the
+	// connection is lost, or when the node confirms no message for ConfirmTimeout. The heartbeat
+	// then defaults to 2 s, so that a node that hangs is left after 3 s. Defaults to none. See
+	// docs/clusters.md.
+	Nodes []string
 
 	// DialTimeout limits opening a connection (name resolution, TCP, TLS and AMQP together), and
 	// each request to open a channel or declare an exchange; after it the connection is closed. A
@@ -152,6 +162,7 @@ func (cfg PublisherConfig) withDefaults(config amqp.Config) (amqp.Config, Publis
 
 func (cfg PublisherConfig) validate(config amqp.Config) error {
 	errs := configErrors{validateConnection(config.Connection)}
+	errs.requireNodes(cfg.Nodes)
 	errs.requiref(config.Exchange.GenerateName != nil, "Exchange.GenerateName is nil")
 	errs.requiref(config.Publish.GenerateRoutingKey != nil, "Publish.GenerateRoutingKey is nil")
 	errs.requiref(!config.Publish.Transactional,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -51,7 +52,7 @@ func TestPublisherConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 		Window: 1024, WindowBytes: 16 << 20, ConfirmTimeout: 30 * time.Second, ReadyTimeout: 5 * time.Second,
 		DialTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, CloseTimeout: 3 * time.Second,
 		reconnectMin: time.Second / 2, reconnectMax: time.Minute, // the values of Connection.Reconnect
-	}); c != want {
+	}); !reflect.DeepEqual(c, want) {
 		t.Errorf("got %+v, want %+v", c, want)
 	}
 	for name, l := range map[string]limits{
@@ -80,7 +81,7 @@ func TestSubscriberConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 		ReadyTimeout: 5 * time.Second, CloseTimeout: 10 * time.Second,
 		DialTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
 		reconnectMin: 100 * time.Millisecond, reconnectMax: 10 * time.Second,
-	}); c != want {
+	}); !reflect.DeepEqual(c, want) {
 		t.Errorf("got %+v, want %+v", c, want)
 	}
 	for name, l := range map[string]limits{
@@ -173,7 +174,7 @@ func TestDestination(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.config.Connection.AmqpURI = c.uri
-			p, err := NewPublisher(c.config, PublisherConfig{})
+			p, err := NewPublisher(c.config, PublisherConfig{Nodes: []string{"other", "another:5673"}}) // change nothing
 			kit.OK(t, err)
 			defer p.Close()
 			got := p.Destination()
@@ -184,24 +185,6 @@ func TestDestination(t *testing.T) {
 				t.Errorf("%s contains credentials", got)
 			}
 		})
-	}
-}
-
-// The nodes of a cluster can be listed in any order, and more than once.
-func TestDestinationOfACluster(t *testing.T) {
-	same := func(topic string) string { return topic }
-	nodes := func(nodes ...string) string {
-		var uris []string
-		for i, node := range nodes {
-			uris = append(uris, fmt.Sprintf("amqp://user%d:secret@%s/v", i, node))
-		}
-		return destinationName(uris, same, same)
-	}
-	want := `rabbitmq a:5672,b:5672,c:5673 vhost "v" exchange "{topic}" key "{topic}"`
-	for _, got := range []string{nodes("a", "b", "c:5673"), nodes("c:5673", "B", "a", "b"), nodes("b,a", "c:5673")} {
-		if got != want {
-			t.Errorf("got  %s\nwant %s", got, want)
-		}
 	}
 }
 
@@ -233,7 +216,7 @@ func TestPrefetch(t *testing.T) {
 			t.Errorf("%d in flight for %d: %d with prefetch count %d", c.inFlight, c.gathers, cfg.InFlight, cfg.prefetch(0))
 		}
 	}
-	if _, cfg := (SubscriberConfig{}).withDefaults(amqp.Config{}); cfg.gathering(1) != cfg || cfg.gathering(0) != cfg {
+	if _, cfg := (SubscriberConfig{}).withDefaults(amqp.Config{}); !reflect.DeepEqual(cfg.gathering(1), cfg) || !reflect.DeepEqual(cfg.gathering(0), cfg) {
 		t.Error("small batches change the number of messages in flight")
 	}
 	for _, c := range []struct {

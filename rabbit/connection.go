@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +26,8 @@ type connection struct {
 
 	timeout time.Duration // time limit of a request
 	alone   bool          // whether it belongs to a single subscription
+	node    string        // host and port of the node
+	others  bool          // whether there are other nodes
 }
 
 // closeWait limits the wait for the broker's reply to a close, and then for the socket, which is
@@ -87,14 +88,57 @@ type dialSettings struct {
 	confirmChannels bool // whether the connection needs confirm channels of package amqpwire
 	dialTimeout     time.Duration
 	writeTimeout    time.Duration
+	nodes           *nodes
 }
 
+// connect tries the nodes one after another. Each has the same part of the time.
 func connect(ctx context.Context, config amqp.ConnectionConfig, dial dialSettings) (*connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, dial.dialTimeout)
 	defer cancel()
+	uri, err := amqp091.ParseURI(config.AmqpURI)
+	if err != nil {
+		return nil, uriError(config.AmqpURI)
+	}
+	// A Dial function may connect to something else than the address.
+	resolve := config.AmqpConfig == nil || config.AmqpConfig.Dial == nil
+	all := dial.nodes.inOrder(ctx, uri, resolve)
+	to := target{limit: dial.dialTimeout / time.Duration(len(all)), others: len(all) > 1}
+	var failed error
+	for _, to.address = range all {
+		c, err := connectTo(ctx, config, dial, to)
+		if err == nil {
+			dial.nodes.connectedTo(to.address)
+			return c, nil
+		}
+		switch {
+		case !to.others:
+			return nil, err
+		case failed == nil:
+			failed = fmt.Errorf("%s: %w", to.hostPort, err)
+		default:
+			failed = fmt.Errorf("%w; %s: %w", failed, to.hostPort, err)
+		}
+	}
+	return nil, failed
+}
+
+// target is a node to which connectTo connects within limit.
+type target struct {
+	address
+
+	limit  time.Duration
+	others bool
+}
+
+func connectTo(ctx context.Context, config amqp.ConnectionConfig, dial dialSettings, to target) (*connection, error) {
+	ctx, cancel := context.WithTimeout(ctx, to.limit)
+	defer cancel()
 
 	settings := connectionSettings(config)
-	d := dialer{uri: config.AmqpURI, tls: settings.TLSClientConfig, dial: settings.Dial}
+	if to.others {
+		settings.Heartbeat = cmp.Or(settings.Heartbeat, severalNodesHeartbeat) // the heartbeat of the URI has priority
+	}
+	d := dialer{uri: config.AmqpURI, to: to.address, tls: settings.TLSClientConfig, dial: settings.Dial}
 	var wire *amqpwire.Conn
 	inTime := func() bool { return ctx.Err() == nil }
 	settings.Dial = func(network, _ string) (net.Conn, error) {
@@ -112,13 +156,15 @@ func connect(ctx context.Context, config amqp.ConnectionConfig, dial dialSetting
 	conn, err := amqp091.DialConfig(d.withoutTLS(), settings)
 	switch {
 	case !inTime():
-		err = fmt.Errorf("no connection within %v", dial.dialTimeout)
+		err = fmt.Errorf("no connection within %v", to.limit.Round(time.Millisecond))
 	case err == nil:
 		return &connection{
 			amqp:    conn,
 			wire:    wire,
 			closed:  conn.NotifyClose(make(chan *amqp091.Error, 1)),
 			timeout: dial.dialTimeout,
+			others:  to.others,
+			node:    to.hostPort,
 		}, nil
 	}
 	if wire != nil {
@@ -157,6 +203,7 @@ const schemeTLS = "amqps"
 // package can add its own.
 type dialer struct {
 	uri  string
+	to   address
 	tls  *tls.Config
 	dial func(network, address string) (net.Conn, error) // may be nil
 }
@@ -181,7 +228,7 @@ func (d dialer) open(ctx context.Context, network string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, address)
 		}
 	}
-	conn, err := dial(network, net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)))
+	conn, err := dial(network, d.to.hostPort)
 	if err != nil || uri.Scheme != schemeTLS {
 		return conn, err
 	}
@@ -192,7 +239,7 @@ func (d dialer) open(ctx context.Context, network string) (net.Conn, error) {
 		}
 	}
 	if config.ServerName == "" {
-		config.ServerName = uri.Host
+		config.ServerName = d.to.host
 	}
 	secure := tls.Client(conn, config)
 	if err := secure.HandshakeContext(ctx); err != nil {

@@ -161,7 +161,7 @@ func TestAMQPDoesNoTLSItself(t *testing.T) {
 		t.Error("an invalid URI is dialled")
 	}
 	failed := errors.New("no network")
-	_, err := dialer{uri: "amqps://host", dial: func(network, address string) (net.Conn, error) {
+	_, err := dialer{uri: "amqps://host", to: address{"host", "host:5671"}, dial: func(network, address string) (net.Conn, error) {
 		if network != "net" || address != "host:5671" {
 			t.Errorf("dials %s %s", network, address)
 		}
@@ -361,7 +361,7 @@ func TestEndOfALostConnectionWaitsForItsWriter(t *testing.T) {
 func TestEndOfAClosedConnectionIsBounded(t *testing.T) {
 	t.Parallel()
 	config := amqp.ConnectionConfig{AmqpURI: kit.Rabbit(t).URL}
-	closed, err := connect(t.Context(), config, dialSettings{dialTimeout: time.Minute, writeTimeout: time.Minute})
+	closed, err := connect(t.Context(), config, dialSettings{dialTimeout: time.Minute, writeTimeout: time.Minute, nodes: newNodes(nil)})
 	kit.OK(t, err)
 	closed.end(true)
 	synctest.Test(t, func(t *testing.T) {
@@ -406,7 +406,7 @@ func TestFailedHandshakeClosesTheSocket(t *testing.T) {
 			return conn, err
 		},
 	}}
-	c, err := connect(t.Context(), config, dialSettings{dialTimeout: time.Minute, writeTimeout: time.Minute})
+	c, err := connect(t.Context(), config, dialSettings{dialTimeout: time.Minute, writeTimeout: time.Minute, nodes: newNodes(nil)})
 	if c != nil || !errors.Is(err, amqp091.ErrSASL) || !conn.closed.Load() {
 		t.Errorf("got %v and %v, the socket is closed: %t", c, err, conn.closed.Load())
 	}
@@ -431,7 +431,7 @@ func TestFailedConnectWaitsForItsWriter(t *testing.T) {
 			Dial: func(string, string) (net.Conn, error) { return conn, nil },
 		}}
 		time.AfterFunc(time.Minute, func() { close(conn.written) })
-		c, err := connect(t.Context(), config, dialSettings{dialTimeout: time.Second, writeTimeout: time.Minute})
+		c, err := connect(t.Context(), config, dialSettings{dialTimeout: time.Second, writeTimeout: time.Minute, nodes: newNodes(nil)})
 		if c != nil || err == nil || err.Error() != "no connection within 1s" {
 			t.Errorf("got %v and %v", c, err)
 		}

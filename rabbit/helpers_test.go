@@ -402,6 +402,18 @@ func (h *handled) ids() int {
 	return len(h.count)
 }
 
+// repeated returns how many messages were delivered more than once.
+func (h *handled) repeated() (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, times := range h.count {
+		if times > 1 {
+			n++
+		}
+	}
+	return n
+}
+
 func (h *handled) of(id string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -108,7 +108,7 @@ func TestTrap41_HeadersOfOtherClientsAreRead(t *testing.T) {
 	kit.OK(t, err)
 
 	conn, err := connect(t.Context(), config.Connection,
-		dialSettings{confirmChannels: true, dialTimeout: time.Minute, writeTimeout: time.Minute})
+		dialSettings{confirmChannels: true, dialTimeout: time.Minute, writeTimeout: time.Minute, nodes: newNodes(nil)})
 	kit.OK(t, err)
 	defer conn.end(true)
 	sender, err := conn.wire.OpenChannel(func() {})

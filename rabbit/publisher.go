@@ -3,8 +3,6 @@ package rabbit
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -52,6 +50,7 @@ type Publisher struct {
 	wake            chan struct{} // wakes the confirm loop
 	confirmsDone    chan struct{} // closed when the confirm loop has ended
 
+	nodes       *nodes
 	instruments *instruments
 
 	mu sync.Mutex // guards the fields below; it is never locked while waiting for the network
@@ -99,6 +98,7 @@ func NewPublisher(config amqp.Config, cfg PublisherConfig) (*Publisher, error) {
 		cfg:             cfg,
 		ctx:             ctx,
 		cancel:          cancel,
+		nodes:           newNodes(cfg.Nodes),
 		reopen:          make(chan struct{}, 1),
 		reconnectorDone: make(chan struct{}),
 		wake:            make(chan struct{}, 1),
@@ -120,10 +120,16 @@ func (p *Publisher) reconnector() *reconnector {
 	return &reconnector{
 		ctx:      p.ctx,
 		config:   p.config.Connection,
-		dial:     dialSettings{confirmChannels: true, dialTimeout: p.cfg.DialTimeout, writeTimeout: p.cfg.WriteTimeout},
+		dial:     p.dialSettings(true),
 		pause:    retryPause{p.cfg.reconnectMin, p.cfg.reconnectMax},
 		logger:   p.cfg.Logger,
 		connects: p.instruments.connects,
+	}
+}
+
+func (p *Publisher) dialSettings(confirmChannels bool) dialSettings {
+	return dialSettings{
+		confirmChannels: confirmChannels, dialTimeout: p.cfg.DialTimeout, writeTimeout: p.cfg.WriteTimeout, nodes: p.nodes,
 	}
 }
 
@@ -262,29 +268,13 @@ func notify(signal chan<- struct{}) {
 // the broker's host and port, the virtual host, and the exchange and the routing key of "{topic}".
 //
 // Two publishers with the same name publish to the same queues, unless a host name refers to
-// different brokers. The host is that of the URI, even if a Dial function connects elsewhere. A
-// forwarder stores and logs the name, see forwarder.Config.Destination.
+// different brokers. The host is that of the URI, whichever of Nodes the Publisher is connected to,
+// and even if a Dial function connects elsewhere. A forwarder stores and logs the name, see
+// forwarder.Config.Destination.
 func (p *Publisher) Destination() string {
-	return destinationName([]string{p.config.Connection.AmqpURI}, p.config.Exchange.GenerateName, p.config.Publish.GenerateRoutingKey)
-}
-
-// The order in which the nodes of a cluster are listed does not change destinationName.
-func destinationName(uris []string, exchange, key func(topic string) string) string {
-	var nodes []string
-	vhost := ""
-	for _, text := range uris {
-		uri, err := amqp091.ParseURI(text)
-		if err != nil {
-			continue // NewPublisher has refused an invalid URI
-		}
-		vhost = uri.Vhost
-		for host := range strings.SplitSeq(uri.Host, ",") {
-			nodes = append(nodes, strings.ToLower(host)+":"+strconv.Itoa(uri.Port))
-		}
-	}
-	slices.Sort(nodes)
-	return fmt.Sprintf("rabbitmq %s vhost %+q exchange %s key %s",
-		strings.Join(slices.Compact(nodes), ","), vhost, example(exchange), example(key))
+	uri, _ := amqp091.ParseURI(p.config.Connection.AmqpURI) // NewPublisher has refused an invalid URI
+	return fmt.Sprintf("rabbitmq %s:%d vhost %+q exchange %s key %s",
+		strings.ToLower(uri.Host), uri.Port, uri.Vhost, example(p.config.Exchange.GenerateName), example(p.config.Publish.GenerateRoutingKey))
 }
 
 func example(generate func(topic string) string) (name string) {

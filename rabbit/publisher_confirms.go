@@ -1,6 +1,7 @@
 package rabbit
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -22,6 +23,9 @@ type confirmLoop struct {
 	streaks  map[destination]*nackStreak // destinations whose last response was a nack
 	confirms uint64
 
+	confirmedAt time.Time // time of the latest confirm
+	leftAt      time.Time // when a node was left because it confirmed nothing
+
 	forbidding bool // a destination is forbidden
 
 	timer *time.Timer
@@ -32,9 +36,14 @@ func (p *Publisher) processConfirms() {
 	l := &confirmLoop{p: p, streaks: make(map[destination]*nackStreak), timer: time.NewTimer(time.Hour)}
 	defer l.timer.Stop()
 	for l.collect() {
-		now := time.Now()
+		now, confirms := time.Now(), l.confirms
 		for _, ch := range l.channels {
 			l.processResponses(ch)
+		}
+		if l.confirms != confirms {
+			l.confirmedAt = now
+		}
+		for _, ch := range l.channels {
 			l.expire(ch, now)
 		}
 		for _, ch := range l.channels {
@@ -104,9 +113,12 @@ func (l *confirmLoop) settle(ch *confirmChannel, pub *publication, r amqpwire.Re
 	}
 }
 
+var errNoConfirms = errors.New("the broker confirms no message, changing to another node")
+
 // expire reports overdue publications as unknown. They stay pending, because their confirms may
 // still arrive, or the broker may close the channel because of one, which must not be attributed to
-// another. New messages go over another channel.
+// another. New messages go over another channel, or to another node if no message was confirmed
+// meanwhile.
 func (l *confirmLoop) expire(ch *confirmChannel, now time.Time) {
 	for _, pub := range ch.pending {
 		if pub.settled || pub.overdue {
@@ -121,6 +133,22 @@ func (l *confirmLoop) expire(ch *confirmChannel, now time.Time) {
 			l.log("Confirm overdue, changing to another channel", pub)
 			l.retire(ch)
 		}
+		if sent := pub.deadline.Add(-l.p.cfg.ConfirmTimeout); l.confirmedAt.Before(sent) {
+			l.leaveNode(ch.session, now)
+		}
+	}
+}
+
+// leaveNode changes to another node, if there is one. An alarm usually blocks all nodes of a cluster,
+// and after it ends, each of them accepts what it has received. So a node that blocks the connection
+// is left only once until the next confirm.
+func (l *confirmLoop) leaveNode(s *session, now time.Time) {
+	l.p.mu.Lock()
+	blocked := s.blocked
+	l.p.mu.Unlock()
+	if s.others && (!blocked || !l.leftAt.After(l.confirmedAt)) {
+		l.leftAt = now
+		s.wire.Abort(errNoConfirms)
 	}
 }
 

@@ -23,7 +23,7 @@ func confirming(messages int) (*confirmLoop, *confirmChannel) {
 		reopen: make(chan struct{}, 1), wake: make(chan struct{}, 1), changed: make(chan struct{}),
 	}
 	p.instruments = newInstruments(p)
-	s := &session{p: p, declared: map[string]struct{}{"e": {}}}
+	s := &session{connection: new(connection), p: p, declared: map[string]struct{}{"e": {}}}
 	ch := &confirmChannel{session: s, returned: make(map[uint64]amqpwire.Response)}
 	for range messages {
 		ch.number++
@@ -411,4 +411,41 @@ func TestSettledPublicationIsNotFound(t *testing.T) {
 	if len(ch.pending) != 1 || ch.settled != 0 || ch.find(3) == nil {
 		t.Errorf("most are settled, and %d remain, %d of them settled", len(ch.pending), ch.settled)
 	}
+}
+
+// Trap 123. A node that confirms nothing is left. If the nodes block the connection, only the first of
+// them is left, until a message is confirmed.
+func TestNodesThatBlockAreLeftOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var left []bool
+		l, _ := confirming(0)
+		overdue := func(blocked bool) {
+			t.Helper()
+			time.Sleep(time.Second)
+			client, broker := net.Pipe()
+			defer broker.Close()
+			s := &session{
+				connection: &connection{others: true, wire: amqpwire.NewConn(client, amqpwire.Config{WriteTimeout: time.Minute})},
+				p:          l.p, blocked: blocked,
+			}
+			pub := &publication{id: "m", done: func(error) {}, deadline: time.Now()}
+			l.expire(&confirmChannel{session: s, pending: []*publication{pub}}, time.Now())
+			left = append(left, errors.Is(s.wire.Failure(), errNoConfirms))
+			s.wire.Abort(net.ErrClosed)
+			<-s.wire.Done()
+		}
+		overdue(false)
+		overdue(false)
+		overdue(true)
+		l.confirmedAt = time.Now().Add(-2 * time.Minute) // before the message was sent
+		l.leftAt = time.Time{}
+		overdue(true)
+		overdue(true)
+		l.confirmedAt = time.Now()
+		overdue(false)
+		if want := []bool{true, true, false, true, false, false}; !slices.Equal(left, want) {
+			t.Errorf("left %v, want %v", left, want)
+		}
+	})
 }

@@ -91,7 +91,7 @@ func (s *session) declareOn(exchange string, alone bool) error {
 			return err
 		}
 	}
-	c, err := connect(s.p.ctx, s.p.config.Connection, dialSettings{dialTimeout: s.p.cfg.DialTimeout, writeTimeout: s.p.cfg.WriteTimeout})
+	c, err := connect(s.p.ctx, s.p.config.Connection, s.p.dialSettings(false))
 	switch {
 	case err != nil && alone:
 		return &connectError{err}

@@ -101,7 +101,7 @@ func TestChannelThatIsNotOpenedIsNotUsed(t *testing.T) {
 			return conn, err
 		},
 	}}
-	c, err := connect(t.Context(), config, dialSettings{confirmChannels: true, dialTimeout: time.Minute, writeTimeout: time.Minute})
+	c, err := connect(t.Context(), config, dialSettings{confirmChannels: true, dialTimeout: time.Minute, writeTimeout: time.Minute, nodes: newNodes(nil)})
 	kit.OK(t, err)
 	defer c.end(false)
 	closing, cancel := context.WithCancel(t.Context())

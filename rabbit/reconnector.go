@@ -50,7 +50,7 @@ func (r *reconnector) run(user connectionUser) {
 			failed++
 			continue
 		}
-		r.logger.Info("RabbitMQ connection established", nil)
+		r.logger.Info("RabbitMQ connection established", watermill.LogFields{"node": c.node})
 		lossLogged = false
 
 		began := time.Now()

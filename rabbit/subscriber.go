@@ -63,9 +63,11 @@ type Subscriber struct {
 	closeOnce sync.Once
 	closeErr  error
 
+	nodes         *nodes
 	instruments   *subscriberInstruments
 	calls         handlerCalls
 	inFlight      atomic.Int64
+	consuming     atomic.Int64 // number of subscriptions with a channel
 	givenBack     atomic.Int64 // number of messages that were given back because of Close
 	subscriptions sync.WaitGroup
 	background    sync.WaitGroup // requests of subscriptions that have already ended; a request ends with the connection at the latest
@@ -95,6 +97,7 @@ func NewSubscriber(config amqp.Config, cfg SubscriberConfig) (*Subscriber, error
 	s := &Subscriber{
 		config:          config,
 		cfg:             cfg,
+		nodes:           newNodes(cfg.Nodes),
 		reconnectorDone: make(chan struct{}),
 		down:            errConnecting,
 		downSince:       time.Now(),
@@ -124,7 +127,7 @@ func (s *Subscriber) reconnector() *reconnector {
 }
 
 func (s *Subscriber) dialSettings() dialSettings {
-	return dialSettings{dialTimeout: s.cfg.DialTimeout, writeTimeout: s.cfg.WriteTimeout}
+	return dialSettings{dialTimeout: s.cfg.DialTimeout, writeTimeout: s.cfg.WriteTimeout, nodes: s.nodes}
 }
 
 func (s *Subscriber) retryPause() retryPause {
@@ -182,6 +185,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	case err := <-declared:
 		return redact(err)
 	case <-time.After(c.timeout):
+		s.leave(c)
 		return fmt.Errorf("rabbit: declare topology of topic %q: %w", topic, errNoReply)
 	}
 }
@@ -259,6 +263,14 @@ func (s *Subscriber) disconnected(reason error) {
 	}
 	s.conn, s.down = nil, reason
 	s.broadcast()
+}
+
+// leave closes a connection whose broker does not reply, if no subscription needs it and there is
+// another node.
+func (s *Subscriber) leave(c *connection) {
+	if c.others && s.consuming.Load() == 0 {
+		c.wire.Abort(errNoReply)
+	}
 }
 
 // s.mu must be locked.

@@ -48,6 +48,11 @@ type SubscriberConfig struct {
 	// of its context. Defaults to 10 s.
 	CloseTimeout time.Duration
 
+	// Nodes are the nodes of a cluster, see [PublisherConfig].Nodes. The Subscriber tries another
+	// node when the connection is lost, or when the node replies to no subscription within
+	// DialTimeout.
+	Nodes []string
+
 	// DialTimeout limits opening a connection (name resolution, TCP, TLS and AMQP together), and
 	// the wait for the broker's reply at the begin and the end of a subscription, which then
 	// continues or ends in the background. A Dial function in Connection.AmqpConfig needs its own
@@ -131,6 +136,7 @@ func (cfg SubscriberConfig) longestUnacked(prefetch int) time.Duration {
 
 func (cfg SubscriberConfig) validate(config amqp.Config) error {
 	errs := configErrors{validateConnection(config.Connection)}
+	errs.requireNodes(cfg.Nodes)
 	errs.requiref(config.Queue.GenerateName != nil, "Queue.GenerateName is nil")
 	errs.requiref(config.Exchange.GenerateName != nil, "Exchange.GenerateName is nil")
 	errs.requiref(config.Queue.Arguments[amqp091.QueueTypeArg] != amqp091.QueueTypeStream, "Queue.Arguments: %w", errStream)

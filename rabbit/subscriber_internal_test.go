@@ -251,6 +251,7 @@ func brokerConnection(t *testing.T) *connection {
 	c, err := connect(t.Context(), amqp.ConnectionConfig{AmqpURI: kit.Rabbit(t).URL}, dialSettings{
 		dialTimeout:  time.Minute,
 		writeTimeout: time.Minute,
+		nodes:        newNodes(nil),
 	})
 	kit.OK(t, err)
 	t.Cleanup(func() { c.end(true) })

@@ -119,7 +119,9 @@ func (sub *subscription) run(ch *consumeChannel) {
 			continue
 		}
 		began := time.Now()
+		sub.s.consuming.Add(1)
 		reason := sub.consume(ch)
+		sub.s.consuming.Add(-1)
 		if sub.ctx.Err() != nil {
 			break
 		}
@@ -141,6 +143,9 @@ func (sub *subscription) reopen() *consumeChannel {
 	}
 	ch, err := sub.openChannel(c)
 	sub.logConsuming(c, err)
+	if errors.Is(err, errNoReply) {
+		sub.s.leave(c)
+	}
 	return ch
 }
 

@@ -1,0 +1,249 @@
+package rabbit_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/watermill-once/once/internal/test/kit"
+	"github.com/watermill-once/once/internal/test/servers"
+	"github.com/watermill-once/once/rabbit"
+)
+
+// cluster is a cluster of three nodes with a quorum queue, a Publisher and a Subscriber.
+type cluster struct {
+	*testing.T
+
+	nodes     []*servers.Rabbit
+	queue     string
+	publisher *rabbit.Publisher
+	handled   *handled
+	logs      map[string]*heard // of the publisher and of the subscriber
+
+	mu        sync.Mutex
+	confirmed map[string]bool
+	refused   int
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{
+		T: t, nodes: kit.PrivateRabbitCluster(t, 3), confirmed: make(map[string]bool),
+		logs: map[string]*heard{"publisher": new(heard), "subscriber": new(heard)},
+	}
+	for _, node := range c.nodes {
+		eval(t, node, "net_kernel:set_net_ticktime(8, 0)") // by default, the nodes notice after a minute that one of them hangs
+	}
+	c.queue = declareQuorum(t, c.nodes[0].URL("/"), len(c.nodes))
+	var addresses []string
+	for _, node := range c.nodes {
+		addresses = append(addresses, node.Address())
+	}
+	config := queueConfig(c.nodes[0].URL("/"))
+	config.Queue.Arguments = amqp091.Table{
+		"x-queue-type": "quorum", "x-quorum-initial-group-size": int32(len(c.nodes)), "x-queue-leader-locator": "client-local",
+	}
+	c.publisher = newPublisher(t, config, rabbit.PublisherConfig{
+		Nodes: addresses, Logger: c.logs["publisher"],
+		ConfirmTimeout: 5 * time.Second, // another node does not notice that the leader of the queue hangs
+	})
+	cfg := brisk
+	cfg.Nodes, cfg.Logger = addresses, c.logs["subscriber"]
+	s := newSubscriber(t, config, cfg)
+	c.handled = handle(subscribe(t, s, c.queue))
+	stop := c.traffic()
+	t.Cleanup(func() {
+		stop()
+		eventually(t, "every confirmed message is handled", func() bool {
+			for id := range c.confirmed {
+				if c.handled.of(id) == 0 {
+					return false
+				}
+			}
+			return true
+		})
+		t.Logf("%d messages, %d handled more than once", len(c.confirmed), c.handled.repeated())
+	})
+	return c
+}
+
+// traffic publishes until stop is called.
+func (c *cluster) traffic() (stop func()) {
+	var running sync.WaitGroup
+	ended := make(chan struct{})
+	running.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-ended:
+				return
+			case <-tick.C:
+			}
+			id := fmt.Sprint("m", n)
+			outcome := outcomeOf(c.publisher.Publish(c.queue, newMessage(id)))
+			c.mu.Lock()
+			switch outcome {
+			case "confirmed":
+				c.confirmed[id] = true
+			case "refused", "unacceptable":
+				c.refused++
+			}
+			c.mu.Unlock()
+		}
+	})
+	return func() { close(ended); running.Wait() }
+}
+
+func (c *cluster) progress() (confirmed, refused int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.confirmed), c.refused
+}
+
+// nodeOf returns the node to which the publisher or the subscriber is connected.
+func (c *cluster) nodeOf(who string) *servers.Rabbit {
+	c.Helper()
+	var found *servers.Rabbit
+	for _, line := range c.logs[who].all() {
+		for _, node := range c.nodes {
+			if strings.HasPrefix(line, connectedLine) && strings.Contains(line, node.Address()+"]") {
+				found = node
+			}
+		}
+	}
+	if found == nil {
+		c.Fatalf("the %s is connected to no node: %q", who, c.logs[who].all())
+	}
+	return found
+}
+
+// isWhole reports whether the queue has all its members, so that it survives the loss of a node.
+func (c *cluster) isWhole() bool {
+	for _, node := range c.nodes {
+		critical, err := node.Eval(c.Context(), "{length(nodes()), rabbit_quorum_queue:list_with_minimum_quorum()}")
+		if err != nil || critical != "{2,[]}" {
+			return false
+		}
+	}
+	return true
+}
+
+// Trap 123. A Publisher and a Subscriber with a list of nodes leave a node that dies, hangs, or is put into
+// maintenance mode, and whose connections an operator closes. No confirmed message is lost.
+func TestPublisherAndSubscriberMoveToAnotherNode(t *testing.T) {
+	kit.Long(t)
+	t.Parallel()
+	c := newCluster(t)
+	eval := func(expression string) func(node *servers.Rabbit) {
+		return func(node *servers.Rabbit) {
+			if _, err := node.Eval(t.Context(), expression); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	// RabbitMQ 3.10 does not let a node continue that the others have given up.
+	start := func(node *servers.Rabbit) {
+		node.Kill()
+		restart(t, node)
+	}
+	for _, fault := range []struct {
+		name         string
+		strike, undo func(node *servers.Rabbit)
+		refuses      bool // the queue may refuse messages until it has a new leader
+	}{
+		{"killed", (*servers.Rabbit).Kill, start, true},
+		{"frozen", (*servers.Rabbit).Freeze, start, true},
+		{"drained", eval("rabbit_maintenance:drain()"), eval("rabbit_maintenance:revive()"), false},
+		{"closed", eval(`rabbit_networking:close_all_connections("maintenance")`), func(*servers.Rabbit) {}, false},
+	} {
+		for who, log := range c.logs {
+			kit.Eventually(t, 2*time.Minute, "the cluster is whole", c.isWhole)
+			node, connections := c.nodeOf(who), log.said(connectedLine)
+			before, refused := c.progress()
+			handled := c.handled.ids()
+			began := time.Now()
+			fault.strike(node)
+			eventually(t, who+" is connected to another node", func() bool { return log.said(connectedLine) > connections })
+			moved := time.Since(began)
+			eventually(t, "messages are confirmed", func() bool { n, _ := c.progress(); return n > before+10 })
+			if moved > 10*time.Second {
+				t.Logf("%s of %s at %s: %q", fault.name, who, node.Address(), log.all())
+			}
+			confirmed := time.Since(began)
+			eventually(t, "messages are handled", func() bool { return c.handled.ids() > handled+10 })
+			t.Logf("%s of %s: connected after %v, confirms after %v, handles after %v", fault.name, who, moved, confirmed, time.Since(began))
+			if c.nodeOf(who) == node {
+				t.Errorf("%s: the %s has stayed at its node", fault.name, who)
+			}
+			fault.undo(node)
+			if _, now := c.progress(); now > refused && !fault.refuses {
+				t.Errorf("%s: %d messages were refused", fault.name, now-refused)
+			}
+		}
+	}
+}
+
+// Trap 123. A node that answers and cannot serve is left for another: it blocks publishers, confirms
+// no message, or does not reply to a subscription. The two brokers are no cluster, because a cluster has
+// its alarms and queues in common.
+func TestANodeThatCannotServeIsLeft(t *testing.T) {
+	kit.Long(t)
+	t.Parallel()
+	brokers := []*servers.Rabbit{kit.PrivateRabbit(t), kit.PrivateRabbit(t)}
+	queue := uniqueName("q")
+	var addresses []string
+	for _, broker := range brokers {
+		addresses = append(addresses, broker.Address())
+		if _, err := admin(t, broker.URL("/")).QueueDeclare(queue, true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := queueConfig(brokers[0].URL("/"))
+	h := new(heard)
+	c := &cluster{T: t, nodes: brokers, logs: map[string]*heard{"publisher": h}}
+	p := newPublisher(t, config, rabbit.PublisherConfig{Nodes: addresses, ConfirmTimeout: 2 * time.Second, Logger: h})
+	connected(t, p, queue)
+	for name, strike := range map[string]func(broker *servers.Rabbit) (undo func()){
+		"alarm": func(broker *servers.Rabbit) func() {
+			if err := broker.RaiseMemoryAlarm(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return func() {
+				if err := broker.ClearMemoryAlarm(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		},
+		"no confirms": func(broker *servers.Rabbit) func() { return suspend(t, broker, queue) },
+	} {
+		broker := c.nodeOf("publisher")
+		undo := strike(broker)
+		eventually(t, name+": the other broker confirms", func() bool {
+			return p.Publish(queue, newMessage("m")) == nil && c.nodeOf("publisher") != broker
+		})
+		undo()
+	}
+
+	cfg := brisk
+	cfg.Nodes, cfg.DialTimeout, cfg.ReadyTimeout = addresses, 2*time.Second, time.Millisecond
+	h = new(heard)
+	cfg.Logger, c.logs["subscriber"] = h, h
+	resume := make(map[*servers.Rabbit]func())
+	for _, broker := range brokers {
+		resume[broker] = suspend(t, broker, queue)
+		defer resume[broker]()
+	}
+	subscribe(t, newSubscriber(t, config, cfg), queue)
+	eventually(t, "connected", func() bool { return h.said(connectedLine) > 0 })
+	if at := c.nodeOf("subscriber"); at == brokers[0] {
+		resume[brokers[1]]()
+	} else {
+		resume[brokers[0]]()
+	}
+	eventually(t, "consumes at the other broker", func() bool { return h.said(consumingLine) > 0 })
+}
