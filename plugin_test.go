@@ -316,9 +316,11 @@ func TestStartChecksTheRights(t *testing.T) {
 		`DELETE on once_parked, UPDATE on once_parked, SELECT on once_replays, SELECT on once_consumers, INSERT on once_consumers, `+
 		`DELETE on once_consumers, UPDATE on once_consumers, SELECT on once_consumer_instances, INSERT on once_consumer_instances, `+
 		`DELETE on once_consumer_instances, UPDATE on once_consumer_instances, SELECT on once_consumer_pauses, INSERT on once_consumer_pauses, `+
-		`DELETE on once_consumer_pauses, UPDATE on once_consumer_pauses: grant it the role of a consumer, `+
+		`DELETE on once_consumer_pauses, UPDATE on once_consumer_pauses, SELECT on once_consumer_limits, INSERT on once_consumer_limits, `+
+		`UPDATE on once_consumer_limits: grant it the role of a consumer, `+
 		`see schema.Roles and docs/roles.md`, role))
-	exec(`GRANT ALL ON once_inbox, once_parked, once_replays, once_consumers, once_consumer_instances, once_consumer_pauses TO "WHO"`)
+	exec(`GRANT ALL ON once_inbox, once_parked, once_replays, once_consumers, once_consumer_instances, once_consumer_pauses,
+		once_consumer_limits TO "WHO"`)
 	start()
 	if b.logs.CountLine(fmt.Sprintf(`INFO The outbox cannot be written: deliveries to handlers that return messages would stay unacked `+
 		`err=schema: the database user lacks rights: %q needs INSERT on once_outbox, USAGE on once_outbox_position: `+

@@ -358,9 +358,9 @@ func hides(t testing.TB, page, part string) {
 }
 
 // answers ends the test unless a request is answered with a status.
-func (b *bench) answers(status int, method, page string, form url.Values, change ...func(r *http.Request)) {
+func (b *bench) answers(status int, method, page string, form url.Values) {
 	b.Helper()
-	if a := b.do(method, page, form, change...); a.StatusCode != status {
+	if a := b.do(method, page, form); a.StatusCode != status {
 		b.Fatalf("%s %s is answered with %d, want %d:\n%s", method, page, a.StatusCode, status, a.text)
 	}
 }

@@ -226,7 +226,8 @@ func TestCloseReleasesMessagesClaimedAhead(t *testing.T) {
 }
 
 func TestConfigErrorNamesEveryInvalidField(t *testing.T) {
-	_, err := durable.New(nil, durable.Config{BatchSize: -1, BatchWait: -1, Ahead: -1, KeepHandled: -1, UnackedWait: -1, TenantConcurrency: -1})
+	config := durable.Config{BatchSize: -1, BatchWait: -1, Ahead: -1, KeepHandled: -1, UnackedWait: -1, TenantConcurrency: -1}
+	_, err := durable.New(nil, config)
 	if err == nil {
 		t.Fatal("New accepted an invalid config")
 	}

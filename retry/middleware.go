@@ -78,7 +78,7 @@ type attempt struct {
 
 func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 	for tries, called := 1, false; ; {
-		if called && a.delivery.AwaitCall != nil && !a.delivery.AwaitCall() {
+		if called && !a.delivery.MayCall() {
 			return nil, a.returnUncharged(errClosing)
 		}
 		if err := a.delivery.CheckLease(); err != nil {

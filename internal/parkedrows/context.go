@@ -172,6 +172,9 @@ func (d *Delivery) Committed() {
 	}
 }
 
+// MayCall waits until the handler may be called again. It returns false if the consumer shuts down.
+func (d *Delivery) MayCall() bool { return d.AwaitCall == nil || d.AwaitCall() }
+
 // CheckLease returns [ErrClaimLost] if the message comes from a row, and the lease of
 // the row may have ended. After this error, do not begin any work for the message.
 func (d *Delivery) CheckLease() error {

@@ -42,12 +42,16 @@ const pausedQuery = `
 	UNION ALL
 	SELECT consumer, topic, NULL, 0, '', '', per_second, burst FROM {consumer_limits} WHERE per_second > 0 AND burst > 0`
 
+// lockTimeout returns a statement that limits the waits for locks in a transaction to a second.
+func lockTimeout(d dialect.Dialect) string {
+	if d.SQLite() { // has one writer at a time
+		return ""
+	}
+	return "SET LOCAL lock_timeout = 1000"
+}
+
 func newQueries(d dialect.Dialect) queries {
 	among, end := chosen(d)
-	lockTimeout := "SET LOCAL lock_timeout = 1000"
-	if d.SQLite() { // has one writer at a time
-		lockTimeout = ""
-	}
 	return queries{
 		insertWaiting: d.SQL(`
 			INSERT INTO {parked} (consumer, topic, message_id, tenant, digest, envelope, state, priority_class, due_at,
@@ -149,7 +153,7 @@ func newQueries(d dialect.Dialect) queries {
 			WHERE id = $1 AND token = $2 AND state = 'waiting'
 			RETURNING id`),
 
-		lockTimeout: lockTimeout,
+		lockTimeout: lockTimeout(d),
 
 		// This waits for the end of another transaction that has inserted the message into the
 		// inbox.

@@ -93,8 +93,8 @@ func (d *Due) removeFull(r *tenantRoom) {
 		return
 	}
 	for class := range d.tenants {
-		for at := len(d.tenants[class]) - 1; at >= 0; at-- {
-			if r.isFull(d.tenants[class][at]) {
+		for at, tenant := range slices.Backward(d.tenants[class]) {
+			if r.isFull(tenant) {
 				d.Full = true
 				d.remove(class, at)
 			}

@@ -169,8 +169,7 @@ func exec(t *testing.T, db *sql.DB, query string, args ...any) {
 	kit.Exec(t, db, query, args...)
 }
 
-func count(t *testing.T, db *sql.DB, query string, args ...any) int {
+func count(t *testing.T, db *sql.DB, query string) int {
 	t.Helper()
-	n := kit.One[int](t, db, query, args...)
-	return n
+	return kit.One[int](t, db, query)
 }

@@ -181,7 +181,8 @@ func (m *Messages) instances(ctx context.Context, tx *sql.Tx, at map[consumerNam
 			i             Instance
 			started, seen int64
 		)
-		err := scan(&of.name, &of.topic, &i.Owner, &i.Program, &i.Handler, &started, &seen, &i.Running, &i.Failing, &i.Limit.PerSecond, &i.Limit.Burst)
+		err := scan(&of.name, &of.topic, &i.Owner, &i.Program, &i.Handler, &started, &seen, &i.Running, &i.Failing,
+			&i.Limit.PerSecond, &i.Limit.Burst)
 		i.StartedAt, i.SeenAt = rows.Millis(started), rows.Millis(seen)
 		if c := at[of]; c != nil {
 			c.add(i)

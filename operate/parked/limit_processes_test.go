@@ -89,7 +89,8 @@ func TestLimitOfThreeProcessesOfWhichOneIsKilled(t *testing.T) {
 			FROM (SELECT at, COUNT(*) OVER (ORDER BY at RANGE BETWEEN CURRENT ROW AND interval '%d seconds' FOLLOWING) AS n
 			      FROM (SELECT * FROM effects ORDER BY at LIMIT %d) AS e) AS w
 			WHERE at BETWEEN (SELECT MIN(at) + interval '2 seconds' FROM effects)
-			          AND (SELECT at - interval '%[1]d seconds' FROM effects ORDER BY at OFFSET %[2]d - 1 LIMIT 1)`, seconds, 3*phase)).Scan(&least, &most)
+			          AND (SELECT at - interval '%[1]d seconds' FROM effects ORDER BY at OFFSET %[2]d - 1 LIMIT 1)`,
+			seconds, 3*phase)).Scan(&least, &most)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,10 +99,11 @@ func TestLimitOfThreeProcessesOfWhichOneIsKilled(t *testing.T) {
 	least, most := within(10)
 	_, inOne := within(1)
 	t.Logf("%d to %d effects in 10 seconds, at most %d in one second", least, most, inOne)
-	if least < 9.5*limitPerSecond || most > 11*limitPerSecond || inOne > 2*limitPerSecond {
+	// A busy machine may stand still for a second.
+	if least < 8*limitPerSecond || most > 11*limitPerSecond || inOne > 2*limitPerSecond {
 		t.Errorf("%d to %d effects in 10 seconds, at most %d in one, with a limit and a burst of %d", least, most, inOne, limitPerSecond)
 	}
-	if first := b.Count(fmt.Sprintf(`effects WHERE at < (SELECT MIN(at) + interval '1 second' FROM effects)`)); first > 2*limitPerSecond {
+	if first := b.Count(`effects WHERE at < (SELECT MIN(at) + interval '1 second' FROM effects)`); first > 2*limitPerSecond {
 		t.Errorf("%d effects in the first second, want at most %d", first, 2*limitPerSecond)
 	}
 	if n := b.Count(`once_parked WHERE attempts > 0 OR rounds > 0 OR state = 'quarantined'`); n != 0 {

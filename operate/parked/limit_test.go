@@ -49,8 +49,9 @@ func TestLimitOfOperatorReplacesTheConfiguredOne(t *testing.T) {
 		}
 		ofConfig := parked.ConsumerLimit{Limit: parked.Limit(configured)}
 		check(ofConfig, parked.ConsumerLimit{})
+		of := store.Instance{Consumer: "payments", Topic: "orders"}
 		for range 4 {
-			if _, ok, err := b.store.Starts().Take(t.Context(), store.Instance{Consumer: "payments", Topic: "orders"}, configured, store.Limit{}, 1); err != nil || !ok {
+			if _, ok, err := b.store.Starts().Take(t.Context(), of, configured, store.Limit{}, 1); err != nil || !ok {
 				t.Errorf("a start is taken: %v, %v", ok, err)
 			}
 		}
@@ -62,7 +63,7 @@ func TestLimitOfOperatorReplacesTheConfiguredOne(t *testing.T) {
 		ofAnn := parked.ConsumerLimit{Limit: parked.Limit{PerSecond: 2.5, Burst: 3}, Actor: "ann", Why: "order 7 is void"}
 		check(ofAnn, ofAnn)
 		// An instance that does not know it yet gets no start.
-		if _, ok, err := b.store.Starts().Take(t.Context(), store.Instance{Consumer: "payments", Topic: "orders"}, configured, store.Limit{}, 1); err != nil || ok {
+		if _, ok, err := b.store.Starts().Take(t.Context(), of, configured, store.Limit{}, 1); err != nil || ok {
 			t.Errorf("a start of the old limit is taken: %v, %v", ok, err)
 		}
 		limit(parked.Limit{}, "orders", "refunds")

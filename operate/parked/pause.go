@@ -48,7 +48,7 @@ func (m *Messages) PauseConsumer(ctx context.Context, act operate.Act, name, top
 		err = errors.Join(err, errors.New("the name of the consumer is empty"))
 	}
 	if err == nil {
-		topics, err = m.changeConsumer(ctx, act, "consumer.paused", name, topic, func(ctx context.Context, tx *sql.Tx, topic string) (bool, error) {
+		pause := func(ctx context.Context, tx *sql.Tx, topic string) (bool, error) {
 			n, err := dialect.Affected(tx.ExecContext(ctx, m.db.SQL(`
 				INSERT INTO {consumer_pauses} AS p (topic, consumer, actor, why) VALUES ($1, $2, $3, $4)
 				ON CONFLICT (topic, consumer) DO UPDATE
@@ -56,7 +56,8 @@ func (m *Messages) PauseConsumer(ctx context.Context, act operate.Act, name, top
 				WHERE p.probe_at IS NOT NULL`), topic, name,
 				store.Clean(act.Actor, store.MaxName), store.Clean(act.Why, store.MaxError)))
 			return n > 0, err
-		})
+		}
+		topics, err = m.changeConsumer(ctx, act, "consumer.paused", name, topic, pause)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("parked: pause consumer: %w", err)
