@@ -23,8 +23,10 @@ func TestRecordReplacesTheRowOfItsVersions(t *testing.T) {
 	for _, r := range []row{
 		{date: "2026-01-01", postgres: "18.5", rabbit: "4.3.5", tests: tally{passed: 7}},
 		{date: "2026-01-02", postgres: "15.20", rabbit: "3.10.8"},
-		{date: "2026-01-03", postgres: "18.6", rabbit: "4.3.6", slow: true, tests: tally{passed: 9, skipped: 1},
-			classic: "lost=0", quorum: "doubled=0"},
+		{
+			date: "2026-01-03", postgres: "18.6", rabbit: "4.3.6", slow: true, tests: tally{passed: 9, skipped: 1},
+			classic: "lost=0", quorum: "doubled=0",
+		},
 	} {
 		if err := r.record(root); err != nil {
 			t.Fatal(err)
