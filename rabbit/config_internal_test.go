@@ -216,7 +216,8 @@ func TestPrefetch(t *testing.T) {
 			t.Errorf("%d in flight for %d: %d with prefetch count %d", c.inFlight, c.gathers, cfg.InFlight, cfg.prefetch(0))
 		}
 	}
-	if _, cfg := (SubscriberConfig{}).withDefaults(amqp.Config{}); !reflect.DeepEqual(cfg.gathering(1), cfg) || !reflect.DeepEqual(cfg.gathering(0), cfg) {
+	_, cfg := SubscriberConfig{}.withDefaults(amqp.Config{})
+	if !reflect.DeepEqual(cfg.gathering(1), cfg) || !reflect.DeepEqual(cfg.gathering(0), cfg) {
 		t.Error("small batches change the number of messages in flight")
 	}
 	for _, c := range []struct {

@@ -90,7 +90,8 @@ func (n *nodes) connectedTo(a address) {
 // splitNode reads "host" or "host:port".
 func splitNode(node string, defaultPort int) (host, port string, err error) {
 	if strings.ContainsAny(node, "/@") { // may contain a password
-		return "", "", errors.New(`contains more than "host" or "host:port"; scheme, user, password and virtual host are those of Connection.AmqpURI`)
+		return "", "", errors.New(`contains more than "host" or "host:port"; ` +
+			`scheme, user, password and virtual host are those of Connection.AmqpURI`)
 	}
 	host, port, err = net.SplitHostPort(node)
 	if err != nil {

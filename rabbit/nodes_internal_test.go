@@ -33,12 +33,17 @@ func TestNodesAreTriedInRandomOrderAndTheLatestLast(t *testing.T) {
 		dialled bool // a Dial function is configured
 		want    []string
 	}{
-		"one":                    {"amqp://single", nil, false, []string{"single:5672"}},
-		"IPv4 and IPv6":          {"amqps://dual", nil, false, []string{"dual:5671"}},
-		"several IP addresses":   {"amqp://several:1", nil, false, []string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"}},
-		"with a Dial function":   {"amqp://several:1", nil, true, []string{"several:1"}},
-		"an unknown host":        {"amqp://unknown", nil, false, []string{"unknown:5672"}},
-		"a list with the host":   {"amqp://a:7", []string{"b", "a:7", "[fd00::1]:8", "fd00::2"}, false, []string{"[fd00::1]:8", "[fd00::2]:7", "a:7", "b:7"}},
+		"one":                  {"amqp://single", nil, false, []string{"single:5672"}},
+		"IPv4 and IPv6":        {"amqps://dual", nil, false, []string{"dual:5671"}},
+		"several IP addresses": {"amqp://several:1", nil, false, []string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"}},
+		"with a Dial function": {"amqp://several:1", nil, true, []string{"several:1"}},
+		"an unknown host":      {"amqp://unknown", nil, false, []string{"unknown:5672"}},
+		"a list with the host": {
+			"amqp://a:7",
+			[]string{"b", "a:7", "[fd00::1]:8", "fd00::2"},
+			false,
+			[]string{"[fd00::1]:8", "[fd00::2]:7", "a:7", "b:7"},
+		},
 		"a list and a Dial func": {"amqp://a", []string{"several:9"}, true, []string{"a:5672", "several:9"}},
 	} {
 		n := newNodes(c.nodes)
@@ -111,7 +116,9 @@ func TestANodeThatHangsIsLeft(t *testing.T) {
 		nodes []string
 		want  time.Duration
 	}{
-		{"", nil, 10 * time.Second}, {"", []string{hangs.Addr().String()}, 2 * time.Second}, {"?heartbeat=7", []string{hangs.Addr().String()}, 7 * time.Second},
+		{"", nil, 10 * time.Second},
+		{"", []string{hangs.Addr().String()}, 2 * time.Second},
+		{"?heartbeat=7", []string{hangs.Addr().String()}, 7 * time.Second},
 	} {
 		config := amqp.ConnectionConfig{AmqpURI: url + c.query}
 		dial := dialSettings{dialTimeout: 10 * time.Second, writeTimeout: time.Minute, nodes: newNodes(c.nodes)}

@@ -422,7 +422,7 @@ func TestNodesThatBlockAreLeftOnce(t *testing.T) {
 		l, _ := confirming(0)
 		overdue := func(blocked bool) {
 			t.Helper()
-			time.Sleep(time.Second)
+			<-time.After(time.Second) // of synctest's clock
 			client, broker := net.Pipe()
 			defer broker.Close()
 			s := &session{

@@ -101,7 +101,8 @@ func TestChannelThatIsNotOpenedIsNotUsed(t *testing.T) {
 			return conn, err
 		},
 	}}
-	c, err := connect(t.Context(), config, dialSettings{confirmChannels: true, dialTimeout: time.Minute, writeTimeout: time.Minute, nodes: newNodes(nil)})
+	settings := dialSettings{confirmChannels: true, dialTimeout: time.Minute, writeTimeout: time.Minute, nodes: newNodes(nil)}
+	c, err := connect(t.Context(), config, settings)
 	kit.OK(t, err)
 	defer c.end(false)
 	closing, cancel := context.WithCancel(t.Context())

@@ -89,13 +89,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		called = true
 		if err == nil {
 			end(handled)
-			a.conflicts.end(a.delivery.Consumer, a.original.UUID)
-			a.handling.succeeded(a.original.UUID)
-			failpoint.Hit("retry/handled")
-			if claim := a.delivery.Claim; claim != nil {
-				claim.Handle() // the fetcher resolves the row after the ack
-			}
-			a.delivery.Committed()
+			a.succeeded()
 			return produced, nil
 		}
 		if a.delivery.ShuttingDown(a.ctx) {
@@ -149,6 +143,16 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		a.log("Handler failed, trying again at once", err, nil)
 		tries++
 	}
+}
+
+func (a *attempt) succeeded() {
+	a.conflicts.end(a.delivery.Consumer, a.original.UUID)
+	a.handling.succeeded(a.original.UUID)
+	failpoint.Hit("retry/handled")
+	if claim := a.delivery.Claim; claim != nil {
+		claim.Handle() // the fetcher resolves the row after the ack
+	}
+	a.delivery.Committed()
 }
 
 // call calls h once. Pass the outcome of the try to end when it is known.
