@@ -325,7 +325,7 @@ func (a *app) consumersLimitCommand() *cobra.Command {
 		limit parked.Limit
 		none  bool
 	)
-	cmd := a.consumersChange("limit", true, func(ctx context.Context, m *parked.Messages, who operate.Act, name, topic string) ([]string, string, error) {
+	change := func(ctx context.Context, m *parked.Messages, who operate.Act, name, topic string) ([]string, string, error) {
 		topics, err := m.LimitConsumer(ctx, who, name, topic, limit)
 		done := fmt.Sprintf("Limited to %v per second:", limit.PerSecond)
 		switch {
@@ -335,7 +335,8 @@ func (a *app) consumersLimitCommand() *cobra.Command {
 			done = "Removed the limit of"
 		}
 		return topics, done, err
-	})
+	}
+	cmd := a.consumersChange("limit", true, change)
 	cmd.Short = "Limit how many messages of a consumer start per second; needs --why"
 	cmd.Long = `Limit how many messages of a consumer start per second, in all its instances together,
 for example because a service that its handler calls accepts only so many calls. Every

@@ -42,9 +42,8 @@ func TestOutboxPause(t *testing.T) {
 		if pauses := object[statusJSON](s, exitDone, "status").Outbox.Pauses; len(pauses) != 2 || pauses[0].Topic+pauses[1].Topic != "mails" {
 			t.Errorf("status %+v", pauses)
 		}
-		if pauses := object[pausedJSON](s, exitDone, "outbox", "paused").Pauses; len(pauses) != 2 || !slices.ContainsFunc(pauses, func(p pauseJSON) bool {
-			return p.Tenant == "acme" && p.Why == "too loud"
-		}) {
+		isAcme := func(p pauseJSON) bool { return p.Tenant == "acme" && p.Why == "too loud" }
+		if pauses := object[pausedJSON](s, exitDone, "outbox", "paused").Pauses; len(pauses) != 2 || !slices.ContainsFunc(pauses, isAcme) {
 			t.Errorf("paused %+v", pauses)
 		}
 		s.says(s.once(exitDone, "outbox", "resume", "--topic", "mails"), `Resumed topic "mails".`)
