@@ -57,7 +57,8 @@ func (n *nodes) inOrder(ctx context.Context, uri amqp091.URI, resolve bool) []ad
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if i := slices.IndexFunc(all, func(a address) bool { return a.hostPort == n.last }); i >= 0 {
-		all = append(slices.Delete(all, i, i+1), address{all[i].host, n.last})
+		latest := all[i]
+		all = append(slices.Delete(all, i, i+1), latest)
 	}
 	return all
 }

@@ -57,6 +57,9 @@ func TestNodesAreTriedInRandomOrderAndTheLatestLast(t *testing.T) {
 			var got []string
 			for _, a := range n.inOrder(t.Context(), uri, !c.dialled) {
 				got = append(got, a.hostPort)
+				if ip, _, err := net.SplitHostPort(a.hostPort); err != nil || a.host != ip && a.host != "several" {
+					t.Fatalf("%s: the host of %s is %q", name, a.hostPort, a.host)
+				}
 			}
 			first[got[0]] = true
 			if n.last != "" && got[len(got)-1] != n.last {
