@@ -128,7 +128,7 @@ func (s *start) await(changed, closing <-chan struct{}) bool {
 			end = true
 		}
 		if more != nil {
-			s.of.wait(-1)
+			s.of.stopsWaiting()
 		}
 		if end {
 			return false
@@ -139,23 +139,25 @@ func (s *start) await(changed, closing <-chan struct{}) bool {
 
 // take takes a start, or returns a channel that is closed when there are more.
 func (s *start) take() (more <-chan struct{}) {
+	if !s.at.IsZero() { // taken before a pause of the consumer
+		return nil
+	}
 	l := s.of
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ok, now := !s.at.IsZero(), time.Now()
-	switch {
-	case ok:
-	case !l.limited.Load():
-		s.at, ok = now, true
-	default:
-		s.at, ok = l.starts.take(now)
-		if wait := !ok || s.at.After(now); wait && !s.waits {
-			s.waits = true
-			l.instruments.limited.Add(1, 0)
-		}
-	}
 	s.renewed = l.renewed
+	now := time.Now()
+	if !l.limited.Load() {
+		s.at = now
+		return nil
+	}
+	at, ok := l.starts.take(now)
+	if wait := !ok || at.After(now); wait && !s.waits {
+		s.waits = true
+		l.instruments.limited.Add(1, 0)
+	}
 	if ok {
+		s.at = at
 		return nil
 	}
 	l.waiting++
@@ -163,10 +165,10 @@ func (s *start) take() (more <-chan struct{}) {
 	return l.more
 }
 
-func (l *limiter) wait(more int) {
+func (l *limiter) stopsWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.waiting += more
+	l.waiting--
 }
 
 // again waits until the handler of a message may be called again. It returns false if the consumer
