@@ -81,7 +81,7 @@ func (c *consumer) add(router *message.Router) (run func(context.Context) error,
 			Policy:      retry.Policy{Immediate: 1, Delayed: 2, Base: 100 * time.Millisecond},
 			CrashBudget: crashBudget, Lease: consumerLease, PollInterval: 50 * time.Millisecond,
 		},
-		DurableConsumers: []string{notices},
+		DurableConsumers: []string{notices}, // with a breaker
 		Logger:           newLog(c.Name),
 		MeterProvider:    c.tally.meters,
 	}
@@ -89,7 +89,12 @@ func (c *consumer) add(router *message.Router) (run func(context.Context) error,
 	if err != nil {
 		return nil, err
 	}
-	config.DurableConsumers = nil
+	config.Retry.Breaker = &retry.Breaker{MaxWait: time.Second}
+	stored, err := once.NewConsumer(c.db, config)
+	if err != nil {
+		return nil, err
+	}
+	config.DurableConsumers, config.Retry.Breaker = nil, nil
 	config.Sequence = &sequence.Config{Policy: sequence.HoldForGap, Window: versionWindow}
 	if c.planted(plantLate) {
 		config.Sequence.OnStale = func(context.Context, *sql.Tx, sequence.Gap, *message.Message) error { return nil }
@@ -118,7 +123,7 @@ func (c *consumer) add(router *message.Router) (run func(context.Context) error,
 	}
 	chain.AddHandler(router, replies, replies, answers, c.handler(replies))
 	chain.AddHandler(router, ledger, ledger, direct, c.handler(ledger))
-	chain.AddHandlerInBatches(router, notices, notices, durable, c.handler(notices))
+	stored.AddHandlerInBatches(router, notices, notices, durable, c.handler(notices))
 	// The router runs the sweep for this handler, so the method Run of strict need not be
 	// called.
 	strict.AddHandler(router, accounts, accounts, versions, c.handler(accounts))

@@ -121,7 +121,7 @@ func faults() []fault {
 	var all []fault
 	for _, some := range [][]fault{
 		processFaults(), postgresFaults(), lockFaults(), brokerFaults(), topologyFaults(), networkFaults(), messageFaults(), handlerFaults(),
-		accountFaults(), intentFaults(), pauseFaults(), serviceFaults(),
+		accountFaults(), intentFaults(), pauseFaults(), consumerFaults(), serviceFaults(),
 	} {
 		all = append(all, some...)
 	}

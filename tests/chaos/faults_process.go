@@ -203,10 +203,13 @@ func idsOf(events []event) []string {
 	return ids
 }
 
-// pauses checks that no message was sent while it was paused.
+// pauses checks that no message was sent or applied while it was paused, and none in spite of a limit.
 func (a *audit) pauses(context.Context) error {
 	if n := a.escaped.Load(); n > 0 {
 		a.wrongf("%d messages were sent while they were paused", n)
+	}
+	if n := a.hurried.Load(); n > 0 {
+		a.wrongf("%d messages were applied in spite of a limit", n)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/watermill-once/once"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
 )
 
 // exitStatus is the exit status of a process whose handler calls os.Exit.
@@ -43,6 +44,16 @@ func (c *consumer) handler(consumer string) once.HandlerFunc {
 		kind := msg.Metadata.Get(headerKind)
 		if err := c.misbehave(ctx, tx, kind, msg.UUID); err != nil {
 			return nil, err
+		}
+		if consumer == notices {
+			var down bool
+			err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM outage)`).Scan(&down)
+			if down {
+				err = retry.Unavailable(errors.New("the provider is down"))
+			}
+			if err != nil {
+				return nil, err
+			}
 		}
 		if _, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id, consumer, intact) VALUES ($1, $2, $3)`,
 			effectOf(consumer, msg.UUID), consumer, bytes.Equal(msg.Payload, payload(msg.UUID, kind))); err != nil {

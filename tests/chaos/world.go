@@ -45,7 +45,8 @@ type world struct {
 
 	recorder *recorder
 	outside  *outside
-	escaped  atomic.Int64 // messages that were sent while they were paused
+	escaped  atomic.Int64 // messages that were sent or applied while they were paused
+	hurried  atomic.Int64 // messages that were applied in spite of a limit
 }
 
 // newWorld starts the servers, and creates tables and queues. The caller calls Close on
@@ -338,5 +339,6 @@ CREATE TABLE attempts (message_id text PRIMARY KEY, n int NOT NULL);
 CREATE TABLE mails (reference text NOT NULL);
 CREATE INDEX mails_reference ON mails (reference);
 CREATE TABLE mended (kind text PRIMARY KEY);
+CREATE TABLE outage (down boolean NOT NULL);
 CREATE TABLE contended (id int PRIMARY KEY, value int NOT NULL);
 INSERT INTO contended SELECT n, 0 FROM generate_series(1, 10) AS n;`
