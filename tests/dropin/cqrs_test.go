@@ -108,7 +108,7 @@ func (b *bench) publishEvents(to transport, marshaler cqrs.CommandEventMarshaler
 		msg.UUID = id
 		switch id {
 		case "broken":
-			msg.Payload = []byte("\xff")
+			msg.Payload = []byte(`"broken"`) // a table of watermill-sql takes only JSON
 		case "unknown":
 			msg.Metadata.Set("name", "orderLost")
 		}
