@@ -119,11 +119,14 @@ func (p *part) consume() (end func()) {
 	return end
 }
 
-// addBreaking adds a handler whose breaker opens at its first call. The first probe fails, and the second one closes it.
+// addBreaking adds a handler with a limit, whose breaker opens at its first call. The first probe fails, and the second one closes it.
 func (p *part) addBreaking(router *message.Router) *kit.Subscriber {
 	p.Helper()
 	consumer, err := once.NewConsumer(p.db, once.ConsumerConfig{
-		Schema: tables, Retry: retry.Config{PollInterval: 10 * time.Millisecond, Breaker: &retry.Breaker{}},
+		Schema: tables,
+		Retry: retry.Config{
+			PollInterval: 10 * time.Millisecond, Breaker: &retry.Breaker{}, Limits: retry.Limits{PerSecond: 1000},
+		},
 	})
 	p.must(err)
 	var calls atomic.Int64

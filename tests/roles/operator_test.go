@@ -220,6 +220,10 @@ func (p *part) parkedMessages() {
 	p.must(err)
 	_, err = messages.ResumeConsumer(ctx, act, "gone", "")
 	p.must(err)
+	for _, limit := range []parked.Limit{{PerSecond: 5}, {}} {
+		_, err = messages.LimitConsumer(ctx, act, "gone", "", limit)
+		p.must(err)
+	}
 	_, err = messages.Consumers(ctx)
 	p.must(err)
 	p.must(messages.RemoveConsumer(ctx, act, "gone", "topic", parked.RemoveOptions{Force: true}))
