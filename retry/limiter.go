@@ -14,8 +14,8 @@ import (
 )
 
 // limiter lets the messages of one subscription start at the pace of the consumer's limit. It takes
-// starts from the row that all instances share: as many as messages of this instance use, and none
-// while no message waits.
+// starts from the row that all instances share, as many as its messages need. While no message
+// waits, it takes none.
 type limiter struct {
 	*Retries
 

@@ -243,8 +243,8 @@ func (a *app) notePaused(ctx context.Context, db database, consumer string) erro
 	return nil
 }
 
-// consumersChange returns a command that changes the topics of a consumer. The text done stands
-// before each of them, or alone if there is none.
+// consumersChange returns a command that changes the topics of a consumer. For each changed topic, it
+// prints the text done and the topic. If no topic was changed, it prints done alone.
 func (a *app) consumersChange(
 	use string, needsWhy bool,
 	change func(ctx context.Context, m *parked.Messages, who operate.Act, name, topic string) (topics []string, done string, err error),

@@ -44,7 +44,7 @@ func TestInvalidAttributesAreNotSent(t *testing.T) {
 	}
 }
 
-// What is no CloudEvent, or cannot be read, is a permanent error.
+// A message that is no CloudEvent, or cannot be read, causes a permanent error.
 func TestUnmarshalReadsEachForm(t *testing.T) {
 	const structured = "application/cloudevents+json; charset=utf-8"
 	for name, c := range map[string]struct {

@@ -2,7 +2,7 @@
 //
 //	go run ./examples/cqrs
 //
-// Each handler takes effect once. What it publishes is committed together with its writes.
+// Each handler takes effect once. Its transaction contains its writes and the events that it publishes.
 package main
 
 import (

@@ -18,7 +18,7 @@ type tenantRoom struct {
 	// for them would hold up the other tenants, because they run alone.
 	claimed map[string]int
 
-	busy []string // tenants of which no such row may be claimed, either
+	busy []string // tenants whose rows of dead processes may not be claimed either
 }
 
 // freeOf counts the rows that all processes have claimed. The lock, until the end of tx, keeps other

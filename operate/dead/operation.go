@@ -60,7 +60,7 @@ func (t *table) replays(op operation) *rows.Replays {
 	})
 }
 
-// failed adds to err which call of which type failed.
+// failed adds the names of the type and the call to err.
 func (t *table) failed(call string, err error) error {
 	if err != nil {
 		err = fmt.Errorf("%s: %s: %w", t.in, call, err)

@@ -104,7 +104,7 @@ type Instance struct {
 	// retry.Breaker.
 	Failing bool
 
-	// Limit is the limit in the configuration of this instance. The zero Limit is none.
+	// Limit is the limit in the configuration of this instance. The zero value means no limit.
 	Limit Limit
 }
 

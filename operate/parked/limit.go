@@ -25,8 +25,8 @@ type Limit struct {
 type ConsumerLimit struct {
 	Limit
 
-	// Actor is the person who has set it, and "" if it is in the configuration of the instances.
-	// Then Why and Since are empty, too.
+	// Actor is the person who has set the limit. A limit in the configuration of the instances has no
+	// Actor, Why and Since.
 	Actor, Why string
 	Since      time.Time
 

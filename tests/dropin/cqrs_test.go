@@ -50,8 +50,8 @@ func (b *bench) consumer(config once.ConsumerConfig) *once.Consumer {
 }
 
 // Handlers of the cqrs component's processors have the whole chain, with the single middlewares and
-// with a Consumer. A handler finds its transaction in the context. What cannot be unmarshaled, or is
-// of an unknown type, is quarantined at once.
+// with a Consumer. A handler finds its transaction in the context. A message that cannot be
+// read, or has an unknown type, is quarantined at once.
 func TestCQRS(t *testing.T) {
 	t.Parallel()
 	for name, open := range transports {

@@ -21,8 +21,8 @@ func (jsonV2) Unmarshal(msg *message.Message, v any) error {
 	return jsonv2.Unmarshal(msg.Payload, v, jsonv2.RejectUnknownMembers(true))
 }
 
-// once.Handle gives the handler its event, read by any marshaler. What cannot be unmarshaled, or has
-// the name of another event, is quarantined at once.
+// once.Handle gives the handler its event, read by any marshaler. A message that cannot
+// be read, or has the name of another event, is quarantined at once.
 func TestHandle(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

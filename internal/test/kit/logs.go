@@ -166,7 +166,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// String returns what was written. That of a nil Buffer is empty.
+// String returns the written text. A nil Buffer returns "".
 func (b *Buffer) String() string {
 	if b == nil {
 		return ""
