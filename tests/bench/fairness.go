@@ -16,10 +16,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once"
+	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/forwarder"
 	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/rabbit"
+	"github.com/watermill-once/once/retry"
 )
 
 const (
@@ -37,8 +39,15 @@ func (b *bench) fairness(ctx context.Context) ([]row, error) {
 	busy := series{id: "fair-busy", unit: milliseconds, what: fmt.Sprintf("the same while another tenant has %d waiting", b.backlog)}
 	one := series{id: "tenants-one", unit: perSecond, what: "all messages of one tenant, through a durable consumer"}
 	each := series{id: "tenants-each", unit: perSecond, what: fmt.Sprintf("the same, each of one of %d tenants", b.consume)}
+	limited := series{
+		id: "tenants-limited", unit: perSecond,
+		what: fmt.Sprintf("messages of %d tenants, at most %d at once of each, three instances, handlers that wait", limitedTenants, limitedAtOnce),
+	}
+	crowded := series{id: "tenants-crowded", unit: perSecond, what: "the same while a further tenant has as many waiting as all of them"}
 	err := b.turns(
 		ctx,
+		single(&limited, func(ctx context.Context) (float64, error) { return b.limited(ctx, 0) }),
+		single(&crowded, func(ctx context.Context) (float64, error) { return b.limited(ctx, b.consume) }),
 		single(&one, func(ctx context.Context) (float64, error) { return b.tenants(ctx, 1) }),
 		single(&each, func(ctx context.Context) (float64, error) { return b.tenants(ctx, b.consume) }),
 		single(&alone, func(ctx context.Context) (float64, error) { return b.fair(ctx, 0) }),
@@ -47,7 +56,7 @@ func (b *bench) fairness(ctx context.Context) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []row{alone.row(), busy.againstAtMost(alone, 3), one.row(), each.against(one, 0)}, nil
+	return []row{alone.row(), busy.againstAtMost(alone, 3), one.row(), each.against(one, 0), limited.row(), crowded.against(limited, 0.9)}, nil
 }
 
 func (b *bench) tenants(ctx context.Context, tenants int) (_ float64, err error) {
@@ -67,6 +76,87 @@ func (b *bench) tenants(ctx context.Context, tenants int) (_ float64, err error)
 	return rate(len(messages), took), s.hasEffects(ctx, effects{orders: len(messages), inbox: len(messages)})
 }
 
+const (
+	limitedTenants = 20
+	limitedAtOnce  = 2
+)
+
+// limited returns how many messages of the small tenants are handled per second by three consumers
+// that handle few messages of a tenant at once. Meanwhile the large tenant has messages waiting.
+// Handlers wait, as for the answer of another service, so the large tenant takes handlers from the
+// others, but no processor time.
+func (b *bench) limited(ctx context.Context, waiting int) (_ float64, err error) {
+	s, err := b.newConsumerScene(ctx, b.kinds[0])
+	if err != nil {
+		return 0, err
+	}
+	defer closing(s, &err)
+	each := max(b.consume/limitedTenants, 1)
+	for n := range limitedTenants {
+		err = errors.Join(err, s.insertWaiting(ctx, strconv.Itoa(n), each))
+	}
+	if err = errors.Join(err, s.insertWaiting(ctx, many, waiting)); err != nil {
+		return 0, err
+	}
+	config := once.ConsumerConfig{
+		DurableConsumers: []string{consumerName}, Durable: durable.Config{TenantConcurrency: limitedAtOnce},
+		Retry: retry.Config{Concurrency: inFlight, ShareConsumer: true},
+	}
+	p := newProgress(limitedTenants * each)
+	handed := make(chan *message.Message) // stays empty: the messages are in the table
+	var routers []*message.Router
+	ended := make(chan error, 3)
+	for range cap(ended) {
+		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+		if err != nil {
+			return 0, err
+		}
+		routers = append(routers, router)
+		consumer, err := once.NewConsumer(s.db.DB, config)
+		if err != nil {
+			return 0, err
+		}
+		router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
+			counted := p.middleware(h)
+			return func(msg *message.Message) ([]*message.Message, error) {
+				if msg.Metadata[outbox.TenantID] == many {
+					return h(msg)
+				}
+				return counted(msg)
+			}
+		})
+		consumer.AddHandler(router, consumerName, s.queue.name, &fair{handed: handed},
+			func(ctx context.Context, tx *sql.Tx, _ *message.Message) ([]*message.Message, error) {
+				if err := wait(ctx, time.Now().Add(20*time.Millisecond)); err != nil {
+					return nil, err
+				}
+				return nil, business(ctx, tx)
+			})
+	}
+	for _, router := range routers {
+		go func() { ended <- router.Run(ctx) }()
+	}
+	err = p.await(ctx, ended)
+	close(handed)
+	for _, router := range routers {
+		err = errors.Join(err, router.Close())
+	}
+	if err != nil {
+		return 0, err
+	}
+	return rate(p.target, p.last.Sub(p.first)), s.stillWait(ctx, waiting > 0)
+}
+
+// stillWait returns an error unless the large tenant has messages that wait, if it had.
+func (s *scene) stillWait(ctx context.Context, had bool) error {
+	var left bool
+	err := s.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM once_parked WHERE tenant = $1)`, many).Scan(&left)
+	if err == nil && left != had {
+		err = errors.New("messages of the large tenant should wait during the measurement, but none of them is left")
+	}
+	return err
+}
+
 // fair returns the median time in milliseconds until the messages of the small tenant are
 // handled. During the measurement the large tenant has the given number of waiting
 // messages.
@@ -76,7 +166,7 @@ func (b *bench) fair(ctx context.Context, waiting int) (_ float64, err error) {
 		return 0, err
 	}
 	defer closing(s, &err)
-	if err := s.insertWaiting(ctx, waiting); err != nil {
+	if err := s.insertWaiting(ctx, many, waiting); err != nil {
 		return 0, err
 	}
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
@@ -96,26 +186,21 @@ func (b *bench) fair(ctx context.Context, waiting int) (_ float64, err error) {
 	if err = errors.Join(err, router.Close(), <-ended); err != nil {
 		return 0, err
 	}
-	var left bool
-	err = s.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM once_parked WHERE tenant = $1)`, many).Scan(&left)
-	if err == nil && left != (waiting > 0) {
-		err = fmt.Errorf("%d messages should wait during the measurement, but none of them is left", waiting)
-	}
-	return quantile(took, 0.5), err
+	return quantile(took, 0.5), s.stillWait(ctx, waiting > 0)
 }
 
-// insertWaiting inserts waiting messages of the large tenant, in the form in which a
+// insertWaiting inserts waiting messages of a tenant, in the form in which a
 // durable consumer stores them. Each message has its own id.
-func (s *scene) insertWaiting(ctx context.Context, messages int) error {
+func (s *scene) insertWaiting(ctx context.Context, tenant string, messages int) error {
 	msg := newMessage()
-	outbox.SetTenant(msg, many)
+	outbox.SetTenant(msg, tenant)
 	envelope := parkedrows.Encode(msg)
 	at := bytes.Index(envelope, []byte(msg.UUID)) + 1
 	if _, err := s.db.ExecContext(ctx, `
 		INSERT INTO once_parked (consumer, topic, message_id, tenant, digest, envelope, state, due_at)
 		SELECT $1, $2, id, $3, $4, overlay($5::bytea placing convert_to(id, 'UTF8') from $6::integer), 'waiting', now()
 		FROM (SELECT gen_random_uuid()::text AS id FROM generate_series(1, $7::bigint)) AS ids`,
-		consumerName, s.queue.name, many, parkedrows.Digest(msg), envelope, at, messages); err != nil {
+		consumerName, s.queue.name, tenant, parkedrows.Digest(msg), envelope, at, messages); err != nil {
 		return err
 	}
 	return s.exec(ctx, `VACUUM ANALYZE once_parked`, `CHECKPOINT`)
