@@ -22,8 +22,8 @@ var update = flag.Bool("update", false, "write docs/errors.md")
 
 const errorsHead = `# Errors by their text
 
-An error that you meet contains one of these texts, and also the values and the remedy. Errors whose text says everything are left out. In
-code, use ` + "`errors.Is`" + `. For log lines and symptoms, see [trouble](trouble.md).
+An error contains one of these texts, and also the values and the remedy. Errors whose text says everything are left out. In code, use
+` + "`errors.Is`" + `. For tables that are too old or too new, see [upgrading](upgrading.md), and for log lines and symptoms, [trouble](trouble.md).
 
 <!-- go test ./docs -run TestErrorsPage -update writes this table from the comments in the code. -->
 
@@ -163,7 +163,7 @@ var (
 	brackets = regexp.MustCompile(`\[([A-Za-z.]+)\]`)
 )
 
-// says reports whether a text says nearly the same as a meaning: most words of the meaning are in the text.
+// says reports whether a text says nearly the same as a meaning: a third of the words of the meaning are in the text.
 func says(text, meaning string) bool {
 	words, found := 0, 0
 	for word := range strings.FieldsSeq(strings.ToLower(meaning)) {
@@ -174,7 +174,7 @@ func says(text, meaning string) bool {
 			}
 		}
 	}
-	return 2*found >= words
+	return 3*found >= words
 }
 
 // meaning returns the first sentence of a comment, without "ErrName means that". If this sentence only announces the

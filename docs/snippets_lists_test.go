@@ -27,26 +27,6 @@ func _(ctx context.Context, db *sql.DB) error {
 	return err
 }
 
-// The code of docs/consumers.md.
-
-func _(ctx context.Context, db *sql.DB) error {
-	messages, err := parked.New(db, operate.Config{})
-	if err != nil {
-		return err
-	}
-	later := operate.Filter{Consumer: "payments", State: parked.Waiting}
-	page, err := messages.List(ctx, later)
-	if err != nil {
-		return err
-	}
-	for _, m := range page.Rows {
-		log.Printf("%s: attempt %d failed: %s; due at %v", m.MessageID, m.Attempts, m.Error, m.DueAt)
-	}
-	act := operate.Act{Actor: "ann", Why: "the card gateway is back"}
-	_, err = messages.RunNowMatching(ctx, act, later, operate.Plan{Rate: 100})
-	return err
-}
-
 func _(ctx context.Context, messages *parked.Messages) error {
 	topics, err := messages.PauseConsumer(ctx, operate.Act{Actor: "ann", Why: "the payment provider is down"}, "payments", "")
 	_ = topics

@@ -24,9 +24,9 @@ var (
 	// example because a queue that rejects publishes is full.
 	ErrNacked = errors.New("rabbit: nacked by the broker")
 
-	// ErrRefused means that the broker closed the channel while no other message was unconfirmed,
-	// for example because the exchange does not exist, that the exchange could not be declared, or
-	// that the marshaler failed.
+	// ErrRefused means that the broker closed the channel while no other message was unconfirmed, for
+	// example because the exchange does not exist. The publisher also returns it if it cannot declare the
+	// exchange, or if the marshaler fails.
 	ErrRefused = errors.New("rabbit: refused")
 
 	// ErrForbidden means that the user lacks a right for the exchange, the routing key or the

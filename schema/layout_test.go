@@ -61,7 +61,7 @@ func TestUpConvertsPlainInboxToByDay(t *testing.T) {
 		}
 	}
 
-	// This is the conversion back to Plain that docs/tables.md describes.
+	// This is the conversion back to Plain that docs/decisions/0019-days-are-ranges-of-ids.md describes.
 	kit.OK(t, exec(`
 		BEGIN;
 		ALTER TABLE once_inbox RENAME TO once_inbox_days;
@@ -125,7 +125,7 @@ func TestTrap30ManyProcessesConvertOneInbox(t *testing.T) {
 var sentByDay = schema.Config{Sent: schema.ByDay}
 
 // backToPlain finds the SQL in the docs that makes the sent log a single table again.
-var backToPlain = regexp.MustCompile("(?s)```\n(BEGIN;\nALTER TABLE once_outbox_sent .*?)```")
+var backToPlain = regexp.MustCompile("(?s)```sql\n(BEGIN;\nALTER TABLE once_outbox_sent .*?)```")
 
 func TestUpConvertsPlainSentLogToByDay(t *testing.T) {
 	t.Parallel()
@@ -173,7 +173,7 @@ func TestUpConvertsPlainSentLogToByDay(t *testing.T) {
 		t.Errorf("ID %d follows %d", second, first)
 	}
 
-	docs := kit.ReadFile(t, "../docs/tables.md")
+	docs := kit.ReadFile(t, "../docs/decisions/0033-the-sent-log-by-day.md")
 	back := backToPlain.FindSubmatch(docs)
 	if back == nil {
 		t.Fatal("the docs do not say how to go back")

@@ -38,7 +38,7 @@ func (d documented) series() []string {
 }
 
 var (
-	row  = regexp.MustCompile("(?m)^\\| `(once\\.[a-z_.]+)` \\| (\\w+) \\| `([^`]+)` \\| (.*?) ?\\| (.+) \\|$")
+	row  = regexp.MustCompile("(?m)^\\| `(once\\.[a-z_.]+)` \\| (\\w+), `([^`]+)` \\| (.*?) ?\\| (.+) \\|$")
 	code = regexp.MustCompile("`([^`]+)`")
 )
 
