@@ -33,7 +33,7 @@ func newNodes(configured []string) *nodes {
 	return &nodes{configured: configured, lookup: net.DefaultResolver.LookupHost}
 }
 
-// host is the name that the certificate of a node contains.
+// address is the address of a node. host is the name that its certificate contains.
 type address struct{ host, hostPort string }
 
 // inOrder returns the address of the latest connection last, because that node may be lost, and the

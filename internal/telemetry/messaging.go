@@ -134,7 +134,7 @@ type Processes struct {
 	options  sync.Map // series -> []metric.RecordOption
 }
 
-// series identifies a series of messaging.process.duration. Consumers and topics are those of a
+// processSeries identifies a series of messaging.process.duration. Consumers and topics are those of a
 // router's handlers.
 type processSeries struct {
 	system                   System

@@ -125,6 +125,8 @@ func (w *world) idle(ctx context.Context) bool {
 type usage struct {
 	goroutines, files map[string]int // by name of the member
 	connections       int
+	memory            int64 // bytes, of all processes
+	sizes
 }
 
 // slack is how much higher each number of goroutines, open files and connections may be
@@ -180,6 +182,7 @@ func (w *world) rested(ctx context.Context) (usage, error) {
 				calm = -1 // the member has not sent a beat yet
 			}
 			u.goroutines[m.base], u.files[m.base] = b.Goroutines, b.Files
+			u.memory += b.Memory
 		}
 		for _, p := range w.proxies() {
 			u.connections += p.open()
@@ -195,7 +198,14 @@ func (w *world) rested(ctx context.Context) (usage, error) {
 		}
 		rest(ctx, 3*beatEvery)
 	}
-	return last, nil
+	var err error
+	last.sizes, err = w.sizes(ctx)
+	return last, err
+}
+
+func (u usage) String() string {
+	return fmt.Sprintf("%d connections, memory %d MiB, once_outbox %d MiB with indexes, once_parked %d, inbox %d",
+		u.connections, u.memory/megabyte, (u.Outbox+u.OutboxIndexes)/megabyte, (u.Parked+u.ParkedIndexes)/megabyte, u.Inbox/megabyte)
 }
 
 func (u usage) compare(before usage, r *report) {
@@ -210,5 +220,5 @@ func (u usage) compare(before usage, r *report) {
 	if u.connections > before.connections+slack {
 		r.wrongf("%d connections are open, there were %d", u.connections, before.connections)
 	}
-	r.notef("at rest: %d connections, before %d", u.connections, before.connections)
+	r.notef("at rest: %v; before: %v", u, before)
 }

@@ -59,6 +59,9 @@ func command(args []string) (status int) {
 		if o.json != "" {
 			err = errors.Join(err, r.write(o.json))
 		}
+		if o.plot != "" {
+			err = errors.Join(err, r.plot(o.plot))
+		}
 	}
 	switch {
 	case err != nil:
@@ -84,6 +87,7 @@ type options struct {
 	duration time.Duration // minimum duration
 	faults   []fault
 	json     string
+	plot     string
 	plant    string // parts that are broken on purpose, separated by commas
 	old      string // the binary of an earlier release
 	quorum   bool   // use quorum queues
@@ -106,6 +110,7 @@ func newFlags() (*flag.FlagSet, *options, *string) {
 	flags.DurationVar(&o.duration, "duration", 0, "go on for at least so long")
 	flags.StringVar(&only, "only", "", "only these `kinds` of fault, separated by commas")
 	flags.StringVar(&o.json, "json", "", "write the result to this `file` too")
+	flags.StringVar(&o.plot, "plot", "", "draw what processes and tables use to this `file`, an SVG")
 	flags.StringVar(&o.old, "old", "", "this command as an earlier release built it, a `file`: for old-and-new")
 	flags.BoolVar(&o.quorum, "quorum", false, "use quorum queues, not classic queues")
 	flags.StringVar(&o.plant, "plant", "", "break `parts` on purpose, to see that it is found: "+strings.Join(plants, ","))
@@ -152,9 +157,12 @@ func parse(args []string) (options, error) {
 	if o.old != "" && o.quorum {
 		refuse("-quorum: must not be used with -old, because an earlier release uses classic queues")
 	}
-	if o.json != "" {
-		if err := cmdline.Writable(o.json); err != nil { // checked now, not after a run of eight hours
-			refuse("-json: must be a file that can be written: %w", err)
+	for name, file := range map[string]string{"json": o.json, "plot": o.plot} {
+		if file == "" {
+			continue
+		}
+		if err := cmdline.Writable(file); err != nil { // checked now, not after a run of eight hours
+			refuse("-%s: must be a file that can be written: %w", name, err)
 		}
 	}
 	if o.duration < 0 {

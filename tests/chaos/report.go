@@ -72,6 +72,11 @@ type report struct {
 
 	// Notes contains remarks that do not make the run fail.
 	Notes []string `json:"notes"`
+
+	// Samples are there if a plot was asked for.
+	Samples []sample `json:"samples,omitempty"`
+
+	servers string // names and versions
 }
 
 // phase is a part of the run, such as the wait for the last messages.
@@ -186,8 +191,13 @@ func (r *report) print(out io.Writer) {
 	for _, fault := range r.Faults {
 		fmt.Fprintln(out, "WRONG:", fault)
 	}
+	fmt.Fprintln(out, r.verdict())
+}
+
+// verdict is the last line of the output.
+func (r *report) verdict() string {
 	kinds, bites := r.bites()
-	fmt.Fprintf(out, "messages=%d kinds=%d bites=%d lost=%d doubled=%d phantoms=%d inversions=%d\n",
+	return fmt.Sprintf("messages=%d kinds=%d bites=%d lost=%d doubled=%d phantoms=%d inversions=%d",
 		r.Messages, kinds, bites, r.Lost, r.Doubled, r.Phantoms, r.Inversions)
 }
 
@@ -205,6 +215,7 @@ type beat struct {
 	Counts     map[string]int64 `json:"counts"`
 	Goroutines int              `json:"goroutines"`
 	Files      int              `json:"files"`
+	Memory     int64            `json:"memory"` // resident, in bytes
 }
 
 const beatEvery = 200 * time.Millisecond
@@ -247,7 +258,7 @@ func (t *tally) report(w io.Writer) {
 }
 
 func (t *tally) beat() beat {
-	b := beat{Counts: make(map[string]int64), Goroutines: runtime.NumGoroutine(), Files: openFiles()}
+	b := beat{Counts: make(map[string]int64), Goroutines: runtime.NumGoroutine(), Files: openFiles(), Memory: memory()}
 	t.mu.Lock()
 	maps.Copy(b.Counts, t.counts)
 	t.mu.Unlock()
@@ -278,6 +289,17 @@ func series(name string, attributes attribute.Set) string {
 		}
 	}
 	return name
+}
+
+// memory returns the resident memory of this process in bytes, and zero if this is not Linux.
+func memory() int64 {
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	var size, resident int64
+	_, _ = fmt.Sscan(string(statm), &size, &resident)
+	return resident * int64(os.Getpagesize())
 }
 
 func openFiles() int {

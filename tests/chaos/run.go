@@ -48,6 +48,16 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	started()
 	say("all processes are there")
 
+	if o.plot != "" {
+		if r.servers, err = w.versions(ctx); err != nil {
+			return r, err
+		}
+		watching, stop := context.WithCancel(ctx)
+		var watch sync.WaitGroup
+		watch.Go(func() { r.Samples = w.watch(watching, began) })
+		defer watch.Wait()
+		defer stop()
+	}
 	w.load.most = o.waiting
 	pressing, stop := context.WithCancel(ctx)
 	defer stop()
