@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -44,6 +45,25 @@ func (p *Postgres) Promote(ctx context.Context) error {
 	return nil
 }
 
+// Follow makes p, which may have ended in any way, a synchronous standby of primary. All data of p are
+// replaced by a copy of the primary's. Its port stays the same.
+func (p *Postgres) Follow(ctx context.Context, primary *Postgres) error {
+	p.Kill()
+	removeSharedMemory(filepath.Join(p.data(), "postmaster.pid"))
+	err := os.RemoveAll(p.data())
+	for _, step := range []func(context.Context) error{
+		func(ctx context.Context) error { return p.copy(ctx, primary) }, p.start, primary.waitForStandby,
+	} {
+		if err == nil {
+			err = step(ctx)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("servers: PostgreSQL: follow: %w", err)
+	}
+	return nil
+}
+
 func (p *Postgres) startStandby(ctx context.Context) (*Postgres, error) {
 	dir, err := newTempDir("postgres")
 	if err != nil {
@@ -51,14 +71,25 @@ func (p *Postgres) startStandby(ctx context.Context) (*Postgres, error) {
 	}
 	s := &Postgres{config: p.config, dir: dir}
 	s.close = sync.OnceValue(s.discard)
-	primary := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres application_name=standby", p.port)
-	command, err := s.command("pg_basebackup", "-D", s.data(), "-d", primary, "-R", "-X", "stream", "-c", "fast", "--no-sync")
-	if err != nil {
-		return nil, errors.Join(err, dir.remove())
+	if err = s.copy(ctx, p); err == nil {
+		err = s.startOnFreePort(ctx)
 	}
-	backup, err := startChild(command, filepath.Join(dir.path, "pg_basebackup.log"), syscall.SIGKILL)
 	if err != nil {
-		return nil, errors.Join(err, dir.remove())
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// copy copies the data of primary, so that p starts as its standby.
+func (p *Postgres) copy(ctx context.Context, primary *Postgres) error {
+	from := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres application_name=standby", primary.port)
+	command, err := p.command("pg_basebackup", "-D", p.data(), "-d", from, "-R", "-X", "stream", "-c", "fast", "--no-sync")
+	if err != nil {
+		return err
+	}
+	backup, err := startChild(command, filepath.Join(p.dir.path, "pg_basebackup.log"), syscall.SIGKILL)
+	if err != nil {
+		return err
 	}
 	select {
 	case <-backup.gone:
@@ -66,12 +97,9 @@ func (p *Postgres) startStandby(ctx context.Context) (*Postgres, error) {
 		backup.kill()
 	}
 	if !backup.cmd.ProcessState.Success() {
-		return nil, errors.Join(backup.failure("pg_basebackup: "+backup.cmd.ProcessState.String()), dir.remove())
+		return backup.failure("pg_basebackup: " + backup.cmd.ProcessState.String())
 	}
-	if err := s.startOnFreePort(ctx); err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	return s, nil
+	return nil
 }
 
 // waitForStandby makes each COMMIT wait for the standby, and returns when it does.

@@ -140,6 +140,31 @@ func TestClosedPostgresLeavesNothing(t *testing.T) {
 	}
 }
 
+// A killed primary comes back as the standby of its own standby, and is promoted in turn. It has what
+// both have committed.
+func TestAPrimaryAndItsStandbyTakeTurns(t *testing.T) {
+	kit.Long(t)
+	t.Parallel()
+	primary := kit.PrivatePostgres(t)
+	standby := kit.Standby(t, primary, true)
+	exec(t, open(t, primary.DSN("postgres")), "CREATE TABLE kept (id int)")
+	address := primary.Address()
+	for range 2 {
+		primary.Kill()
+		kit.OK(t, standby.Promote(t.Context()))
+		kit.OK(t, primary.Follow(t.Context(), standby))
+		primary, standby = standby, primary
+		exec(t, open(t, primary.DSN("postgres")), "INSERT INTO kept VALUES (1)")
+	}
+	if primary.Address() != address {
+		t.Errorf("the server is at %s, was at %s", primary.Address(), address)
+	}
+	var n int
+	if err := open(t, standby.DSN("postgres")).QueryRowContext(t.Context(), "SELECT count(*) FROM kept").Scan(&n); err != nil || n != 2 {
+		t.Errorf("the standby has %d rows (%v), want 2", n, err)
+	}
+}
+
 func TestPostgresStartErrorHasLog(t *testing.T) {
 	t.Parallel()
 	_, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: []string{"shared_buffers=nonsense"}})

@@ -71,6 +71,9 @@ func (r *Rabbit) URL(vhost string) string {
 // Address returns the host and port of the server.
 func (r *Rabbit) Address() string { return loopback(r.node.port) }
 
+// Name returns the name of the node, as Erlang prints it.
+func (r *Rabbit) Name() string { return "'" + r.node.name + "'" }
+
 // Kill ends the broker with SIGKILL, and returns when it has ended. Confirmed
 // persistent messages still exist after [Rabbit.Restart] if their queue still exists,
 // see [Rabbit.WriteDefinitions].
