@@ -104,17 +104,17 @@ peers: ## measure beside River and stock Watermill  ARGS='flags of tests/peers'
 		status=$$?; rm -r $$dir; exit $$status
 
 # Chaos also runs processes of an earlier release: of the commit OLD, which is the last tag by
-# default.
+# default. With CLUSTER=3 it runs on a cluster, without an earlier release.
 OLD   ?= $(shell git describe --tags --abbrev=0 2>/dev/null)
-CHAOS  = $(if $(OLD),old=$$(scripts/build-chaos.sh '$(OLD)') && )$(GO) run ./tests/chaos$(if $(OLD), -old "$$old")
+CHAOS  = $(if $(CLUSTER),$(GO) run ./tests/chaos -cluster $(CLUSTER),$(if $(OLD),old=$$(scripts/build-chaos.sh '$(OLD)') && )$(GO) run ./tests/chaos$(if $(OLD), -old "$$old"))
 
 .PHONY: chaos
-chaos: ## show that no message is lost or applied twice   OLD=commit ARGS='flags of tests/chaos'
+chaos: ## show that no message is lost or applied twice   OLD=commit CLUSTER=3 ARGS='flags of tests/chaos'
 	$(DEPS)
 	$(CHAOS) $(ARGS)
 
 .PHONY: soak
-soak: ## run chaos for hours                        FOR=8h OLD=commit ARGS='flags of tests/chaos'
+soak: ## run chaos for hours                        FOR=8h OLD=commit CLUSTER=3 ARGS='flags of tests/chaos'
 	$(DEPS)
 	$(CHAOS) -duration '$(FOR)' $(ARGS)
 

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 func chaos(t *testing.T, o options, kinds string) *report {
 	t.Helper()
 	var err error
-	o.faults, err = choose(kinds)
+	o.faults, err = choose(faults(), kinds)
 	kit.OK(t, err)
 	r, err := run(t.Context(), o, t.Output())
 	if errors.Is(err, servers.ErrNotInstalled) {

@@ -134,6 +134,7 @@ func (c *consumer) subscriber(inFlight int) (message.Subscriber, error) {
 	config := exchanges(c.AMQP, c.Quorum)
 	config.Marshaler = picky{}
 	return rabbit.NewSubscriber(config, rabbit.SubscriberConfig{
+		Nodes:         c.Nodes,
 		InFlight:      inFlight,
 		NackMax:       2 * time.Second,
 		ReadyTimeout:  500 * time.Millisecond,

@@ -34,6 +34,8 @@ type fault struct {
 type strike struct {
 	*world
 	*rand.Rand
+
+	during, after silence // while the fault lasted, and then; zero if they were not measured
 }
 
 // patience is how long the test waits for an effect. It is long, because on a busy

@@ -70,7 +70,7 @@ func lockFaults() []fault {
 func (s *strike) locked(ctx context.Context, lock, role string) (string, error) {
 	timedOut, canceled := postgresError("55P03"), postgresError("57014")
 	name := timedOut + " or " + canceled
-	failed := s.growing(func() int64 { return s.pg[role].counted(timedOut) + s.pg[role].counted(canceled) })
+	failed := s.growing(func() int64 { return sum(s.pg[role], timedOut)() + sum(s.pg[role], canceled)() })
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return "", err
@@ -104,7 +104,7 @@ func effectsLocked(ctx context.Context, s *strike) (string, error) {
 }
 
 func (s *strike) contend(ctx context.Context, do, state string) (string, error) {
-	failed := s.growing(func() int64 { return s.pg[writing].counted(postgresError(state)) })
+	failed := s.growing(sum(s.pg[writing], postgresError(state)))
 	m := s.pick(writing)
 	for range 3 {
 		m.tell(order{Do: do})

@@ -7,14 +7,14 @@ import (
 
 const onNetwork = "network"
 
-func toPostgres(w *world) map[string]*proxy { return w.pg }
-func toRabbit(w *world) map[string]*proxy   { return w.amqp }
+func toPostgres(w *world) map[string][]*proxy { return w.pg }
+func toRabbit(w *world) map[string][]*proxy   { return w.amqp }
 
 func networkFaults() []fault {
 	var all []fault
 	for _, side := range []struct {
 		prefix, name string
-		of           func(w *world) map[string]*proxy
+		of           func(w *world) map[string][]*proxy
 	}{
 		{"pg", "PostgreSQL", toPostgres},
 		{"amqp", "RabbitMQ", toRabbit},
@@ -58,7 +58,7 @@ func networkFaults() []fault {
 	}
 	for _, c := range []struct {
 		name, about string
-		to          func(w *world) map[string]*proxy
+		to          func(w *world) map[string][]*proxy
 		role        string
 		at          string
 		do          action // zero: cut when the next message arrives
@@ -76,7 +76,7 @@ func networkFaults() []fault {
 		all = append(all, fault{
 			name: c.name, about: c.about, on: onNetwork, writes: c.role == writing,
 			strike: func(ctx context.Context, s *strike) (string, error) {
-				return s.cuts(ctx, c.to(s.world)[c.role], c.at, c.do)
+				return s.cuts(ctx, c.to(s.world)[c.role][0], c.at, c.do)
 			},
 		})
 	}

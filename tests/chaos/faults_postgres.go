@@ -214,7 +214,7 @@ func handlerDiskFull(ctx context.Context, s *strike) (proof string, err error) {
 		return "", err
 	}
 	name := postgresError("53100")
-	failed := s.growing(func() int64 { return s.pg[consuming].counted(name) })
+	failed := s.growing(sum(s.pg[consuming], name))
 	if err := s.quiet(ctx, func(*amqp.Channel) error { return s.disk.fill() }); err != nil {
 		return "", errors.Join(err, s.disk.free())
 	}

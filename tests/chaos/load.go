@@ -19,6 +19,7 @@ const mostWaiting = 2000
 type load struct {
 	world *world
 	most  int64
+	slow  time.Duration // see order.For, for writers that must not pause although many messages wait
 
 	mu     sync.Mutex
 	full   bool
@@ -43,14 +44,16 @@ func (l *load) run(ctx context.Context) {
 func (l *load) apply() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	do := doResume
+	o := order{Do: doResume}
 	if l.full && l.needed == 0 || l.held > 0 {
-		do = doPause
+		o.Do = doPause
+	} else if l.full {
+		o.For = l.slow
 	}
-	l.world.tell(writing, order{Do: do})
+	l.world.tell(writing, o)
 }
 
-// need keeps the writers active, even if many messages wait. need(1) begins this, and
+// need keeps the writers active, even if many messages wait; then they are slow in a cluster. need(1) begins this, and
 // need(-1) ends it.
 func (l *load) need(n int) {
 	l.mu.Lock()

@@ -91,6 +91,7 @@ type options struct {
 	plant    string // parts that are broken on purpose, separated by commas
 	old      string // the binary of an earlier release
 	quorum   bool   // use quorum queues
+	cluster  int    // number of nodes of RabbitMQ; 0 means one node, without a cluster
 	program  string // the binary of the processes; "" means the binary of this process
 }
 
@@ -98,6 +99,7 @@ type options struct {
 const (
 	mostMessages = 1_000_000_000
 	mostBites    = 1_000_000
+	nodes        = 3 // the only size of a cluster
 )
 
 func newFlags() (*flag.FlagSet, *options, *string) {
@@ -113,6 +115,7 @@ func newFlags() (*flag.FlagSet, *options, *string) {
 	flags.StringVar(&o.plot, "plot", "", "draw what processes and tables use to this `file`, an SVG")
 	flags.StringVar(&o.old, "old", "", "this command as an earlier release built it, a `file`: for old-and-new")
 	flags.BoolVar(&o.quorum, "quorum", false, "use quorum queues, not classic queues")
+	flags.IntVar(&o.cluster, "cluster", 0, "3: use three nodes of RabbitMQ with quorum queues, and PostgreSQL with a synchronous standby")
 	flags.StringVar(&o.plant, "plant", "", "break `parts` on purpose, to see that it is found: "+strings.Join(plants, ","))
 	return flags, o, &only
 }
@@ -121,6 +124,10 @@ func help(w io.Writer) {
 	fmt.Fprint(w, "chaos starts servers and processes, injects faults, and counts what was lost or\n"+
 		"took effect twice. It goes on until every kind of fault was seen often enough.\n\nKinds of fault:\n")
 	for _, f := range faults() {
+		fmt.Fprintf(w, "  %-24s%s\n", f.name, f.about)
+	}
+	fmt.Fprint(w, "\nKinds of fault with -cluster 3:\n")
+	for _, f := range clusterFaults() {
 		fmt.Fprintf(w, "  %-24s%s\n", f.name, f.about)
 	}
 	fmt.Fprint(w, "\nFlags:\n")
@@ -157,6 +164,12 @@ func parse(args []string) (options, error) {
 	if o.old != "" && o.quorum {
 		refuse("-quorum: must not be used with -old, because an earlier release uses classic queues")
 	}
+	if o.cluster != 0 && o.cluster != nodes {
+		refuse("-cluster is %d: must be %d", o.cluster, nodes)
+	}
+	if o.old != "" && o.cluster != 0 {
+		refuse("-cluster: must not be used with -old, because the processes of an earlier release use one address")
+	}
 	for name, file := range map[string]string{"json": o.json, "plot": o.plot} {
 		if file == "" {
 			continue
@@ -174,7 +187,11 @@ func parse(args []string) (options, error) {
 		}
 	}
 	var err error
-	if o.faults, err = choose(*only); err != nil {
+	all := faults()
+	if o.cluster != 0 {
+		all = clusterFaults()
+	}
+	if o.faults, err = choose(all, *only); err != nil {
 		errs = append(errs, err)
 	}
 	if o.seed == 0 {
@@ -200,8 +217,7 @@ func isChaos(program string) error {
 	return err
 }
 
-func choose(list string) ([]fault, error) {
-	all := faults()
+func choose(all []fault, list string) ([]fault, error) {
 	if list == "" {
 		return all, nil
 	}

@@ -28,17 +28,27 @@ func TestOptions(t *testing.T) {
 		!(life{Plant: o.plant}).planted(plantOrder) || (life{Plant: o.plant}).planted(plantOutbox) {
 		t.Errorf("%v, %v", o, err)
 	}
+	o, err = parse(strings.Fields("-cluster 3 -only leader-kill,writer-kill"))
+	if err != nil || o.cluster != 3 || len(o.faults) != 2 {
+		t.Errorf("%v, %v", o, err)
+	}
+	if _, err := parse(strings.Fields("-cluster 3 -only broker-kill")); err == nil { // there is not one broker
+		t.Error("a fault of another mode is accepted")
+	}
 	if _, err := parse([]string{"-help"}); !errors.Is(err, flag.ErrHelp) {
 		t.Error(err)
 	}
 }
 
 func TestEveryInvalidOptionIsNamed(t *testing.T) {
-	_, err := parse(strings.Fields("-messages 0 -bites 0 -old /nowhere/at/all -duration -1s -quorum -only nothing -plant nowhere more"))
+	_, err := parse(strings.Fields("-messages 0 -bites 0 -old /nowhere/at/all -duration -1s -quorum -cluster 2 " +
+		"-only nothing -plant nowhere more"))
 	if !errors.Is(err, errUsage) {
 		t.Fatal(err)
 	}
-	for _, wrong := range []string{"-messages", "-bites", "-old", "-duration", "-quorum", `"nothing"`, `"nowhere"`, `"more"`} {
+	for _, wrong := range []string{
+		"-messages", "-bites", "-old", "-duration", "-quorum", "-cluster is 2", "-cluster: must not", `"nothing"`, `"nowhere"`, `"more"`,
+	} {
 		if !strings.Contains(err.Error(), wrong) {
 			t.Errorf("%s is not in: %v", wrong, err)
 		}
@@ -109,11 +119,13 @@ func TestAPlanHasEveryFaultAloneAndThenPairs(t *testing.T) {
 }
 
 func TestFaultsAreCompleteAndHaveUniqueNames(t *testing.T) {
-	seen := make(map[string]bool)
-	for _, f := range faults() {
-		if f.name == "" || f.about == "" || f.on == "" || f.strike == nil || seen[f.name] {
-			t.Errorf("%+v", f)
+	for _, all := range [][]fault{faults(), clusterFaults()} {
+		seen := make(map[string]bool)
+		for _, f := range all {
+			if f.name == "" || f.about == "" || f.on == "" || f.strike == nil || seen[f.name] {
+				t.Errorf("%+v", f)
+			}
+			seen[f.name] = true
 		}
-		seen[f.name] = true
 	}
 }

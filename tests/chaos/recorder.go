@@ -28,13 +28,16 @@ type recorder struct {
 	inversions []string
 }
 
-func startRecorder(url string) *recorder {
+// startRecorder starts a recorder that connects to the first of the nodes that works.
+func startRecorder(urls ...string) *recorder {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &recorder{cancel: cancel, last: make(map[string]int64)}
 	r.ended.Go(func() {
 		for ctx.Err() == nil {
-			_ = r.record(ctx, url) // ends with an error when the broker goes down, and is repeated
-			rest(ctx, 100*time.Millisecond)
+			for _, url := range urls {
+				_ = r.record(ctx, url) // ends with an error when the broker goes down, and is repeated
+				rest(ctx, 100*time.Millisecond)
+			}
 		}
 	})
 	return r

@@ -36,6 +36,11 @@ type row struct {
 	Lost    int `json:"lost"`
 	Doubled int `json:"doubled"`
 
+	// During and After are the longest silences of all injections: until the fault was undone, and from
+	// then on until everything worked again. They are measured in a cluster.
+	During silence `json:"during"`
+	After  silence `json:"after"`
+
 	Took   time.Duration `json:"took"`   // of all injections together
 	Missed time.Duration `json:"missed"` // of the injections without an effect
 
@@ -183,6 +188,7 @@ func (r *report) print(out io.Writer) {
 		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t%s\n", row.Kind, row.Injected, row.Bitten, row.InFlight, row.Lost, row.Doubled, row.Proof)
 	}
 	_ = table.Flush()
+	r.printSilences(out)
 	fmt.Fprintf(out, "\nseed %d\n", r.Seed)
 	r.printTimes(out)
 	for _, note := range r.Notes {

@@ -42,6 +42,44 @@ func TestReportSaysWhatTookLong(t *testing.T) {
 	}
 }
 
+func TestReportSaysHowLongNothingMoved(t *testing.T) {
+	r := bitten()
+	var out strings.Builder
+	r.print(&out)
+	if strings.Contains(out.String(), "afterwards") {
+		t.Errorf("%q has a table of what was not measured", out.String())
+	}
+	r.Rows[1].During, r.Rows[1].After = silence{3 * time.Second, 1500 * time.Millisecond}, silence{0, 20 * time.Second}
+	r.print(&out)
+	if want := "b                               3.0 s      1.5 s    0.0 s                 20.0 s\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("%q is not in %q", want, out.String())
+	}
+}
+
+// A member whose counts are set by the test publishes and handles messages.
+func TestSilenceIsMeasured(t *testing.T) {
+	counted := func(role string) (m *member, add func(name string)) {
+		m = &member{life: life{Role: role}, before: make(map[string]int64), proc: &process{gone: make(chan struct{})}}
+		return m, func(name string) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.before[name]++
+		}
+	}
+	f, publish := counted(forwarding)
+	c, _ := counted(consuming)
+	w := &world{members: []*member{f, c}}
+	stop := w.listen()
+	const each = 300 * time.Millisecond
+	for range 4 {
+		rest(t.Context(), each) // this time is what is measured
+		publish("once.forwarder.published/confirmed")
+	}
+	if s := stop(); s.Published < each-beatEvery || s.Handled < 4*each || s.Published >= s.Handled {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestRunFailsForEachBrokenPromise(t *testing.T) {
 	for name, change := range map[string]func(r *report){
 		"lost":       func(r *report) { r.Lost++ },

@@ -35,15 +35,16 @@ const (
 
 // life is the configuration of one process of a member.
 type life struct {
-	Role    string `json:"role"`
-	Name    string `json:"name"` // unique
-	DSN     string `json:"dsn"`
-	Pgx     bool   `json:"pgx"`  // the driver is pgx, not lib/pq
-	Lazy    bool   `json:"lazy"` // lazytx is used: events are sent with COMMIT, and BEGIN with the first statement
-	AMQP    string `json:"amqp"`
-	Quorum  bool   `json:"quorum"`  // queues are quorum queues
-	Journal string `json:"journal"` // writers only
-	Plant   string `json:"plant"`   // parts that are broken on purpose
+	Role    string   `json:"role"`
+	Name    string   `json:"name"` // unique
+	DSN     string   `json:"dsn"`
+	Pgx     bool     `json:"pgx"`  // the driver is pgx, not lib/pq
+	Lazy    bool     `json:"lazy"` // lazytx is used: events are sent with COMMIT, and BEGIN with the first statement
+	AMQP    string   `json:"amqp"`
+	Nodes   []string `json:"nodes"`   // addresses of the nodes of RabbitMQ
+	Quorum  bool     `json:"quorum"`  // queues are quorum queues
+	Journal string   `json:"journal"` // writers only
+	Plant   string   `json:"plant"`   // parts that are broken on purpose
 }
 
 // order is a command that the test process writes to the standard input of a process.
@@ -117,7 +118,7 @@ func (l life) open() (*sql.DB, error) {
 	var connector driver.Connector
 	dsn := l.DSN
 	if l.Role == forwarding && l.planted(plantPauses) {
-		dsn += "&application_name=blind"
+		dsn += " application_name=blind"
 	}
 	if l.Pgx {
 		config, err := pgx.ParseConfig(dsn)
@@ -173,6 +174,7 @@ func (a *actor) forward(ctx context.Context, db *sql.DB) error {
 // while they are active. It gives up only on messages that the broker can never accept.
 func (a *actor) newForwarder(db *sql.DB) (*forwarder.Forwarder, *rabbit.Publisher, error) {
 	publisher, err := rabbit.NewPublisher(exchanges(a.AMQP, a.Quorum), rabbit.PublisherConfig{
+		Nodes:          a.Nodes,
 		ConfirmTimeout: 5 * time.Second,
 		ReadyTimeout:   500 * time.Millisecond,
 		DialTimeout:    5 * time.Second,

@@ -24,7 +24,7 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 	}
 	say("seed %d, %d kinds of fault", o.seed, len(o.faults))
 	started := r.began("the start of servers and processes")
-	w, err := newWorld(ctx, o.quorum)
+	w, err := newWorld(ctx, o)
 	defer func() { err = errors.Join(err, w.Close()) }()
 	if err != nil {
 		return r, err
@@ -231,8 +231,9 @@ func (n *nemesis) strike(ctx context.Context, s step) {
 				defer n.load.need(-1)
 			}
 			began := time.Now()
-			proof, err := f.strike(ctx, &strike{world: n.world, Rand: random})
-			n.note(f, waiting, time.Since(began), proof, err)
+			strike := &strike{world: n.world, Rand: random}
+			proof, err := f.strike(ctx, strike)
+			n.note(f, strike, waiting, time.Since(began), proof, err)
 			n.span(f, from, n.serial(ctx))
 		})
 	}
@@ -271,13 +272,14 @@ func (n *nemesis) span(f fault, from, to int64) {
 // note records the result of an injection. If the injection returned an error, it counts
 // as an injection without an effect. It may still have damaged messages. The method
 // settle finds such damage later, because these messages are never finished.
-func (n *nemesis) note(f fault, waiting int64, took time.Duration, proof string, err error) {
+func (n *nemesis) note(f fault, s *strike, waiting int64, took time.Duration, proof string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	row := n.report.row(f.name)
 	row.Injected++
 	row.InFlight = max(row.InFlight, waiting)
 	row.Took += took
+	row.During, row.After = row.During.longer(s.during), row.After.longer(s.after)
 	if err == nil {
 		row.Bitten++
 	} else {

@@ -94,7 +94,7 @@ func (w *world) prepareBranch(ctx context.Context) (err error) {
 	if _, err := w.db.ExecContext(ctx, `CREATE DATABASE branch OWNER `+user); err != nil {
 		return err
 	}
-	if w.branch, err = sql.Open("postgres", withUser(w.postgres.DSN("branch"), "postgres@", user+"@")); err != nil {
+	if w.branch, err = sql.Open("postgres", w.dsn(user, "branch")); err != nil {
 		return err
 	}
 	w.branch.SetMaxOpenConns(4)
@@ -111,8 +111,8 @@ func (w *world) beginBranch(plant string) error {
 	m := &member{
 		life: life{
 			Role: branching, Plant: plant, Quorum: w.quorum,
-			DSN:  fmt.Sprintf("postgres://%s@%s/branch?sslmode=disable&lock_timeout=2000", user, w.postgres.Address()),
-			AMQP: fmt.Sprintf("amqp://%s:%s@%s/?heartbeat=3", user, password, w.rabbit.Address()),
+			DSN:  w.dsn(user, "branch") + lockTimeout,
+			AMQP: w.amqpURL(w.rabbit.Address()), Nodes: w.addresses(),
 		},
 		dir: w.dir, base: branching, program: w.program, before: make(map[string]int64), exits: make(map[int]int64),
 	}

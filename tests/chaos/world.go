@@ -31,15 +31,17 @@ type world struct {
 	program  string // path of the binary of the processes
 	old      string // path of the binary of an earlier release, or ""
 	postgres *servers.Postgres
+	standby  *servers.Postgres // of postgres; nil without a cluster
 	rabbit   *servers.Rabbit
-	quorum   bool  // queues are quorum queues
-	disk     *disk // contains the outbox and the table hoard; nil if this machine cannot mount a disk
+	nodes    []*servers.Rabbit // rabbit, and the other nodes of its cluster
+	quorum   bool              // queues are quorum queues
+	disk     *disk             // contains the outbox and the table hoard; nil if this machine cannot mount a disk
 
 	db     *sql.DB // connects directly, without a proxy
 	branch *sql.DB // the database of the second service
 
-	pg      map[string]*proxy // by role
-	amqp    map[string]*proxy
+	pg      map[string][]*proxy // by role, one for each server
+	amqp    map[string][]*proxy
 	members []*member
 	load    *load
 
@@ -51,8 +53,10 @@ type world struct {
 
 // newWorld starts the servers, and creates tables and queues. The caller calls Close on
 // the result, also after an error.
-func newWorld(ctx context.Context, quorum bool) (*world, error) {
-	w := &world{quorum: quorum, pg: make(map[string]*proxy), amqp: make(map[string]*proxy), outside: newOutside()}
+func newWorld(ctx context.Context, o options) (*world, error) {
+	w := &world{
+		quorum: o.quorum || o.cluster > 0, pg: make(map[string][]*proxy), amqp: make(map[string][]*proxy), outside: newOutside(),
+	}
 	w.load = &load{world: w, most: mostWaiting}
 	var err error
 	if w.dir, err = os.MkdirTemp("", "once-chaos-"); err != nil {
@@ -63,17 +67,36 @@ func newWorld(ctx context.Context, quorum bool) (*world, error) {
 	}); err != nil {
 		return w, err
 	}
-	if w.rabbit, err = servers.StartRabbit(ctx, servers.RabbitConfig{
+	broker := servers.RabbitConfig{
 		Settings: []string{fmt.Sprintf("max_message_size = %d", mostBody), "disk_free_limit.absolute = 1MB"},
-	}); err != nil {
-		return w, err
+	}
+	if o.cluster > 0 {
+		w.load.slow = time.Second / 2
+		broker.Settings = append(broker.Settings, "cluster_partition_handling = pause_minority")
+		broker.Patience = 20 * time.Minute // on a busy machine, three nodes start slowly
+		if w.standby, err = w.postgres.StartStandby(ctx, true); err != nil {
+			return w, err
+		}
+	}
+	for range max(o.cluster, 1) {
+		node, err := servers.StartRabbit(ctx, broker)
+		if err != nil {
+			return w, err
+		}
+		w.nodes = append(w.nodes, node)
+		w.rabbit = w.nodes[0]
+		broker.Peer = w.rabbit
 	}
 	for _, prepare := range []func(context.Context) error{w.prepareDatabase, w.prepareBroker, w.connect} {
 		if err := prepare(ctx); err != nil {
 			return w, err
 		}
 	}
-	w.recorder = startRecorder(w.rabbit.URL("/"))
+	var urls []string
+	for _, node := range w.nodes {
+		urls = append(urls, node.URL("/"))
+	}
+	w.recorder = startRecorder(urls...)
 	return w, nil
 }
 
@@ -88,12 +111,12 @@ func (w *world) prepareDatabase(ctx context.Context) error {
 			return err
 		}
 	}
-	if w.db, err = sql.Open("postgres", w.postgres.DSN("chaos")); err != nil {
+	if w.db, err = sql.Open("postgres", w.dsn("postgres", "chaos")); err != nil {
 		return err
 	}
 	w.db.SetMaxOpenConns(20)
 	w.db.SetMaxIdleConns(20)
-	owner, err := sql.Open("postgres", withUser(w.postgres.DSN("chaos"), "postgres@", user+"@"))
+	owner, err := sql.Open("postgres", w.dsn(user, "chaos"))
 	if err != nil {
 		return err
 	}
@@ -107,16 +130,63 @@ func (w *world) prepareDatabase(ctx context.Context) error {
 	if err := w.prepareBranch(ctx); err != nil {
 		return err
 	}
+	if w.standby != nil {
+		return nil // a standby on this machine cannot have the disk too
+	}
 	if w.disk, err = mountDisk(ctx, w.db); err != nil {
 		return err
 	}
 	return w.disk.move(ctx, w.db)
 }
 
-// withUser replaces the user in an address. old and user end with "@",
-// such as "postgres@".
-func withUser(address, old, user string) string {
-	return strings.Replace(address, "//"+old, "//"+user, 1)
+// dsn returns the address of a database. It names PostgreSQL and its standby, or the given proxies
+// in front of them. lib/pq and pgx connect to the one that accepts writes.
+func (w *world) dsn(user, database string, proxies ...*proxy) string {
+	addresses := []string{w.postgres.Address()}
+	if w.standby != nil {
+		addresses = append(addresses, w.standby.Address())
+	}
+	if len(proxies) > 0 {
+		addresses = addressesOf(proxies)
+	}
+	var hosts, ports []string
+	for _, address := range addresses {
+		host, port, _ := strings.Cut(address, ":")
+		hosts, ports = append(hosts, host), append(ports, port)
+	}
+	dsn := fmt.Sprintf("host=%s port=%s user=%s dbname=%s sslmode=disable", strings.Join(hosts, ","), strings.Join(ports, ","), user, database)
+	if len(addresses) > 1 {
+		dsn += " target_session_attrs=read-write"
+	}
+	return dsn
+}
+
+// lockTimeout is the part of the processes' DSN that limits waits for locks.
+const lockTimeout = " lock_timeout=2000"
+
+// amqpURL returns the URL of a broker for the processes. With several nodes, the library's default
+// heartbeat is short enough.
+func (w *world) amqpURL(address string) string {
+	url := fmt.Sprintf("amqp://%s:%s@%s/", user, password, address)
+	if len(w.nodes) == 1 {
+		url += "?heartbeat=3"
+	}
+	return url
+}
+
+// addresses returns the addresses of the nodes of RabbitMQ.
+func (w *world) addresses() (all []string) {
+	for _, node := range w.nodes {
+		all = append(all, node.Address())
+	}
+	return all
+}
+
+func addressesOf(proxies []*proxy) (all []string) {
+	for _, p := range proxies {
+		all = append(all, p.address)
+	}
+	return all
 }
 
 func (w *world) prepareBroker(ctx context.Context) error {
@@ -134,7 +204,11 @@ func (w *world) declare(ctx context.Context) error {
 	config := exchanges(w.rabbit.URL("/"), w.quorum)
 	err := declareTopics(config, append(slices.Clone(topics), remote)...)
 	config.Queue.GenerateName = func(string) string { return recorderQueue }
-	return errors.Join(err, declareTopics(config, ledger), w.rabbit.WriteDefinitions(ctx))
+	err = errors.Join(err, declareTopics(config, ledger))
+	for _, node := range w.nodes {
+		err = errors.Join(err, node.WriteDefinitions(ctx))
+	}
+	return err
 }
 
 // declareTopics uses a Subscriber, because the arguments of a queue depend on the version of the
@@ -164,7 +238,7 @@ func (w *world) eval(ctx context.Context, expression string) error {
 
 // channel calls the function do with a channel of a direct connection, without a proxy.
 func (w *world) channel(do func(channel *amqp.Channel) error) error {
-	conn, err := amqp.Dial(w.rabbit.URL("/"))
+	conn, err := w.dial()
 	if err != nil {
 		return err
 	}
@@ -176,18 +250,43 @@ func (w *world) channel(do func(channel *amqp.Channel) error) error {
 	return do(channel)
 }
 
+// dial connects to the first node that answers.
+func (w *world) dial() (conn *amqp.Connection, err error) {
+	if len(w.nodes) == 1 {
+		return amqp.Dial(w.rabbit.URL("/"))
+	}
+	for _, node := range w.nodes {
+		if conn, err = amqp.DialConfig(node.URL("/"), amqp.Config{Heartbeat: time.Second, Dial: amqp.DefaultDial(2 * time.Second)}); err == nil {
+			return conn, nil
+		}
+	}
+	return nil, err
+}
+
 // connect starts a proxy for each role of the first service and each server that the role
 // uses.
-func (w *world) connect(context.Context) (err error) {
+func (w *world) connect(context.Context) error {
 	for _, role := range []string{writing, forwarding, consuming} {
-		if w.pg[role], err = newProxy(w.postgres.Address(), postgresProtocol); err != nil {
-			return err
+		databases := []*servers.Postgres{w.postgres}
+		if w.standby != nil {
+			databases = append(databases, w.standby)
+		}
+		for _, server := range databases {
+			p, err := newProxy(server.Address(), postgresProtocol)
+			if err != nil {
+				return err
+			}
+			w.pg[role] = append(w.pg[role], p)
 		}
 		if role == writing {
 			continue
 		}
-		if w.amqp[role], err = newProxy(w.rabbit.Address(), amqpProtocol); err != nil {
-			return err
+		for _, address := range w.addresses() {
+			p, err := newProxy(address, amqpProtocol)
+			if err != nil {
+				return err
+			}
+			w.amqp[role] = append(w.amqp[role], p)
 		}
 	}
 	return nil
@@ -209,13 +308,14 @@ func (w *world) begin(plant string) error {
 			m := &member{
 				life: life{
 					Role: role, Plant: plant, Quorum: w.quorum,
-					DSN: fmt.Sprintf("postgres://%s@%s/chaos?sslmode=disable&lock_timeout=2000", user, w.pg[role].address),
+					DSN: w.dsn(user, "chaos", w.pg[role]...) + lockTimeout,
 				},
 				dir: w.dir, base: fmt.Sprintf("%s%d", role, n+1), driver: n, program: w.program, old: w.old,
 				before: make(map[string]int64), exits: make(map[int]int64), paused: true,
 			}
 			if role != writing {
-				m.AMQP = fmt.Sprintf("amqp://%s:%s@%s/?heartbeat=3", user, password, w.amqp[role].address)
+				m.Nodes = addressesOf(w.amqp[role])
+				m.AMQP = w.amqpURL(m.Nodes[0])
 			}
 			w.members = append(w.members, m)
 			if err := m.start(); err != nil {
@@ -253,16 +353,14 @@ func (w *world) tell(role string, o order) {
 
 // proxies returns the proxies of the given kinds of servers, such as w.pg. Without an
 // argument it returns all proxies.
-func (w *world) proxies(which ...map[string]*proxy) []*proxy {
+func (w *world) proxies(which ...map[string][]*proxy) []*proxy {
 	if len(which) == 0 {
-		which = []map[string]*proxy{w.pg, w.amqp}
+		which = []map[string][]*proxy{w.pg, w.amqp}
 	}
 	var all []*proxy
 	for _, some := range which {
 		for _, role := range []string{writing, forwarding, consuming} {
-			if p := some[role]; p != nil {
-				all = append(all, p)
-			}
+			all = append(all, some[role]...)
 		}
 	}
 	return all
@@ -300,8 +398,11 @@ func (w *world) Close() error {
 	if w.branch != nil {
 		errs = append(errs, w.branch.Close())
 	}
-	if w.rabbit != nil {
-		errs = append(errs, w.rabbit.Close())
+	for _, node := range slices.Backward(w.nodes) { // the first one has the others' epmd
+		errs = append(errs, node.Close())
+	}
+	if w.standby != nil {
+		errs = append(errs, w.standby.Close())
 	}
 	if w.postgres != nil {
 		errs = append(errs, w.postgres.Close())

@@ -32,6 +32,7 @@ type writer struct {
 	journal *journal
 	seq     atomic.Int64
 	gate    gate
+	pause   atomic.Int64 // nanoseconds between two transactions of a clerk
 }
 
 func (a *actor) write(ctx context.Context, db *sql.DB) error {
@@ -60,6 +61,9 @@ func (w *writer) work(ctx context.Context) {
 	for w.gate.pass(ctx) {
 		if err := w.transaction(ctx, plain, 1+rand.IntN(mostEvents), rand.IntN(20) == 0); err != nil && !errors.Is(err, errThinkAgain) {
 			rest(ctx, 50*time.Millisecond) // the database may be down
+		}
+		if pause := w.pause.Load(); pause > 0 {
+			rest(ctx, time.Duration(pause))
 		}
 	}
 }
@@ -189,7 +193,7 @@ func rest(ctx context.Context, d time.Duration) {
 // Orders that a writer obeys.
 const (
 	doPause     = "pause"
-	doResume    = "resume"
+	doResume    = "resume"    // pause For between two transactions
 	doWrite     = "write"     // write Count events of a Kind in one transaction
 	doDeadlock  = "deadlock"  // run two transactions that deadlock
 	doSerialize = "serialize" // run two transactions that cannot be serialized
@@ -211,6 +215,7 @@ func (w *writer) carryOut(ctx context.Context, o order) {
 	case doPause:
 		w.gate.close()
 	case doResume:
+		w.pause.Store(int64(o.For))
 		w.gate.open()
 	case doWrite:
 		// Each attempt uses new ids, because the result of an earlier attempt
