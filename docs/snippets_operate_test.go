@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,7 +20,6 @@ import (
 	"github.com/watermill-once/once/operate/quarantine"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/outbox/lazytx"
-	"github.com/watermill-once/once/poison"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -125,13 +123,6 @@ func _(ctx context.Context, entries *quarantine.Entries) error {
 	return err
 }
 
-func _(db *sql.DB) (*poison.Store, error) {
-	return poison.New(db, poison.Config{
-		OnQuarantine: func(e poison.Entry) { log.Println(e.Consumer, "gave up", e.MessageID, "because", e.Reason) },
-		Consumers:    []string{"payments", "inventory"},
-	})
-}
-
 // accounts stands for a service that a reader of the docs has written.
 type accounts struct{ db *sql.DB }
 
@@ -183,14 +174,3 @@ func mountConsole(mux *http.ServeMux, db *sql.DB, user func(*http.Request) (name
 }
 
 var _ = mountConsole
-
-func byToken(tokens map[string]string) func(*http.Request, console.Action) (string, error) {
-	return func(r *http.Request, _ console.Action) (string, error) {
-		if name := tokens[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]; name != "" {
-			return name, nil
-		}
-		return "", errors.New("unknown token")
-	}
-}
-
-var _ = byToken

@@ -141,16 +141,6 @@ func _() *sequence.Config {
 	}
 }
 
-func _() *sequence.Config {
-	return &sequence.Config{
-		OnStale: func(ctx context.Context, tx *sql.Tx, gap sequence.Gap, msg *message.Message) error {
-			// The newest name stays. Only the number of changes is merged.
-			_, err := tx.ExecContext(ctx, `UPDATE customers SET changes = changes + 1 WHERE id = $1`, gap.AggregateID)
-			return err
-		},
-	}
-}
-
 func _(db *sql.DB, router *message.Router, inbox *dedup.Inbox) error {
 	order, err := sequence.New(sequence.Config{Tx: dedup.TxFromContext})
 	if err != nil {
