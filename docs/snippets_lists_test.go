@@ -7,7 +7,6 @@ import (
 
 	"github.com/watermill-once/once/operate"
 	"github.com/watermill-once/once/operate/outbox"
-	"github.com/watermill-once/once/operate/parked"
 )
 
 func _(ctx context.Context, db *sql.DB) error {
@@ -24,11 +23,5 @@ func _(ctx context.Context, db *sql.DB) error {
 	}
 	act := operate.Act{Actor: "ann", Why: "the queue is declared again"}
 	_, err = messages.RetryMatching(ctx, act, operate.Filter{Topic: "orders.placed"}, operate.Plan{Rate: 100})
-	return err
-}
-
-func _(ctx context.Context, messages *parked.Messages) error {
-	topics, err := messages.PauseConsumer(ctx, operate.Act{Actor: "ann", Why: "the payment provider is down"}, "payments", "")
-	_ = topics
 	return err
 }

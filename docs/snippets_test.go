@@ -233,20 +233,15 @@ func _(db *sql.DB) {
 	db.SetMaxIdleConns(most)
 }
 
-func _(db *sql.DB, router *message.Router, subscriber message.Subscriber, logger watermill.LoggerAdapter) error {
+func _(
+	db *sql.DB, router *message.Router, subscriber message.Subscriber, logger watermill.LoggerAdapter, handle message.NoPublishHandlerFunc,
+) error {
 	inbox, err := dedup.New(db, dedup.Config{Logger: logger})
 	if err != nil {
 		return err
 	}
 	router.AddMiddleware(inbox.Middleware)
-	router.AddConsumerHandler("payments", "orders.placed", subscriber, func(msg *message.Message) error {
-		tx, ok := dedup.TxFromContext(msg.Context())
-		if !ok {
-			return errors.New("the handler is not behind the inbox")
-		}
-		_, err := tx.ExecContext(msg.Context(), `INSERT INTO payments (order_id) VALUES ($1)`, string(msg.Payload))
-		return err
-	})
+	router.AddConsumerHandler("payments", "orders.placed", subscriber, handle)
 	return nil
 }
 

@@ -110,8 +110,8 @@ func (r *Resequencer) logMissingFirst(t delivered, gap Gap) {
 }
 
 var (
-	// ErrGap means that a version before the message's version did not arrive in time, or
-	// that the message arrived after a higher version was applied without it.
+	// ErrGap means that an earlier version is missing, or the message came too late: a higher version was
+	// applied without it.
 	ErrGap = errors.New("a gap in the versions")
 
 	// ErrInvalidVersion means that the aggregate metadata of a message cannot be used. The version

@@ -35,8 +35,8 @@ func (q *Entries) Replay(ctx context.Context, act operate.Act, ids ...int64) err
 	return nil
 }
 
-// ErrUndecodable means that a message cannot be replayed before it is edited, because its transport
-// could not decode it, and the entry contains only the raw form.
+// ErrUndecodable means that the entry contains only the raw form of a message. It can be replayed after
+// it was edited.
 var ErrUndecodable = errors.New("the message could not be decoded when it came: edit it")
 
 func (t *table) replay(ctx context.Context, act operate.Act, ids []int64) error {
