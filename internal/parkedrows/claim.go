@@ -76,19 +76,7 @@ func (s *Store) Due(ctx context.Context, sel Select) (*Due, error) {
 	var due *Due
 	err := s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
 		due = &Due{}
-		var has [len(classes)]bool
-		if err := tx.QueryRowContext(ctx, s.sql.due, sel.Consumer, sel.Topic).Scan(&has[0], &has[1], &has[2], &due.Crashed); err != nil {
-			return err
-		}
-		for class := range classes {
-			if !has[class] {
-				continue
-			}
-			if err := s.findTenants(ctx, tx, sel, class, due); err != nil {
-				return err
-			}
-		}
-		return nil
+		return dialect.EachRow(ctx, tx, due.scan, s.sql.due.Query(), dueArgs(sel)...)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look for parked messages: %w", err)
@@ -96,33 +84,16 @@ func (s *Store) Due(ctx context.Context, sel Select) (*Due, error) {
 	return due, nil
 }
 
-// findTenants examines a limited number of tenants, one after another. Most retries are usually not
-// due yet, so for their class it also adds the tenants of the rows that are overdue the longest.
-func (s *Store) findTenants(ctx context.Context, tx *sql.Tx, sel Select, class int, due *Due) error {
-	after := ""
-	if sel.Turns != nil {
-		after = sel.Turns.after[class]
+func dueArgs(sel Select) []any {
+	args := []any{sel.Consumer, sel.Topic}
+	for class := range classes {
+		after := ""
+		if sel.Turns != nil {
+			after = sel.Turns.after[class]
+		}
+		args = append(args, after)
 	}
-	n := 0
-	err := dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
-		var (
-			tenant string
-			has    bool
-		)
-		err := scan(&tenant, &has)
-		n++
-		due.addWalked(class, n, tenant, has)
-		return err
-	}, s.sql.nextTenants, sel.Consumer, sel.Topic, classes[class].name, after)
-	if err != nil || class != retryClass {
-		return err
-	}
-	return dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
-		var tenant string
-		err := scan(&tenant)
-		due.addOverdue(class, tenant)
-		return err
-	}, s.sql.overdueTenants, sel.Consumer, sel.Topic)
+	return args
 }
 
 // Claim claims due rows. The tenants take turns. The rows of one tenant are claimed in
@@ -287,14 +258,12 @@ func (s *Store) Applied(ctx context.Context, c Claimed) (applied bool, err error
 // errRollback rolls back the insert with which Applied waits for other transactions.
 var errRollback = errors.New("only looked")
 
-// Poll calls [Store.Due] for one subscription. A subscription polls also when it has no messages,
-// and once_parked has many indexes, so planning the query takes PostgreSQL longer than executing
-// it. After a result without due rows, Poll therefore first asks with a prepared query outside of a
-// transaction, which takes one round trip.
+// Poll calls [Store.Due] for one subscription. once_parked has many indexes, so PostgreSQL takes
+// longer to plan the query than to execute it. Therefore Poll prepares it, outside of a transaction
+// if possible.
 type Poll struct {
 	store  *Store
 	reader *dialect.Reader // nil before the first use
-	quiet  bool            // the latest result had no due rows
 }
 
 // Poll returns a Poll for the store.
@@ -302,32 +271,29 @@ func (s *Store) Poll() *Poll { return &Poll{store: s} }
 
 // Due is like [Store.Due].
 func (p *Poll) Due(ctx context.Context, sel Select) (*Due, error) {
-	if p.quiet && p.none(ctx, sel) {
-		return &Due{}, nil
-	}
-	due, err := p.store.Due(ctx, sel)
-	p.quiet = err == nil && !due.Fresh() && !due.Crashed
-	return due, err
-}
-
-// none reports whether no row is due. It returns false if this is unknown: the cause of
-// an error may exist only outside of a transaction. Otherwise Store.Due returns it too.
-func (p *Poll) none(ctx context.Context, sel Select) (none bool) {
 	if p.reader == nil {
 		p.reader = p.store.dialect.Reader(p.store.db)
 	}
-	if !p.reader.Usable() {
-		return false
+	if due, err := p.read(ctx, sel); due != nil && err == nil {
+		return due, nil
 	}
-	err := p.reader.Read(ctx, p.store.sql.dueAlone, []any{sel.Consumer, sel.Topic}, func(rows *sql.Rows) error {
-		var live, retry, replay, crashed bool
+	// The cause of an error may exist only outside of a transaction. Otherwise Store.Due returns it too.
+	return p.store.Due(ctx, sel)
+}
+
+// read returns nil if the driver cannot read outside of a transaction.
+func (p *Poll) read(ctx context.Context, sel Select) (due *Due, err error) {
+	if !p.reader.Usable() {
+		return nil, nil //nolint:nilnil // see above
+	}
+	err = p.reader.Read(ctx, p.store.sql.due, dueArgs(sel), func(rows *sql.Rows) error {
+		due = &Due{}
 		for rows.Next() {
-			if err := rows.Scan(&live, &retry, &replay, &crashed); err != nil {
+			if err := due.scan(rows.Scan); err != nil {
 				return err
 			}
-			none = !live && !retry && !replay && !crashed
 		}
 		return nil
 	})
-	return none && err == nil
+	return due, err
 }

@@ -193,6 +193,7 @@ func TestStatementsReadOnlyTheirRows(t *testing.T) {
 			`'c', 't', '{a,b,c,d}', '{"","","",""}', '{1,2,3,4}', '{1,1,1,1}', '\x00112233', '\x00112233', ` +
 				none + none + none + none + `'{k1,k2000,new,orphan1}'`,
 		},
+		"due":     {"text, text, text, text, text", s.sql.due.Query(), `'c', 't', '', '', ''`},
 		"promote": {"text, text, text", s.sql.order.promote, `'{c,c,c,c}', '{t,t,t,t}', '{k1,orphan2,orphan3,none}'`},
 		"keysOf":  {"text", s.sql.order.keysOf, `'{1,2,3}'`},
 		"remove":  {"text, text", s.sql.remove, `'{1,2,3}', '{"1 x","2 x"}'`},

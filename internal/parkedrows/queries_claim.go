@@ -7,13 +7,10 @@ import (
 )
 
 type claimQueries struct {
-	due            string
-	dueAlone       dialect.Statement // due as a query outside of a transaction
-	nextTenants    string
-	overdueTenants string
-	claim          string
-	claimCrashed   string
-	claimedOf      string // of each tenant that has some: the rows that are claimed or were when a process died, and those with a lease
+	due          dialect.Statement
+	claim        string
+	claimCrashed string
+	claimedOf    string // of each tenant that has some: the rows that are claimed or were when a process died, and those with a lease
 }
 
 // Conditions that match the indexes parked_due and parked_crashed.
@@ -38,56 +35,22 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 
 	// In SQLite, LIMIT cannot contain a column, so each share needs its own statement.
 	among, end := chosen(d)
-	none, due := `'' COLLATE "C"`, `
+	due := `
 		SELECT chosen.id FROM unnest($7::text::text[], $8::text::text[], $9::text::bigint[]) AS share (priority_class, tenant, n)
 		CROSS JOIN LATERAL (
 			SELECT id FROM {parked} AS p
-			WHERE `+waits+` AND p.priority_class = share.priority_class AND p.tenant = share.tenant AND due_at <= {now}
+			WHERE ` + waits + ` AND p.priority_class = share.priority_class AND p.tenant = share.tenant AND due_at <= {now}
 			ORDER BY due_at, id LIMIT share.n
 			FOR UPDATE SKIP LOCKED) AS chosen`
 	if d.SQLite() {
-		none, due = `''`, `
+		due = `
 		SELECT id FROM {parked}
-		WHERE `+waits+` AND priority_class = $7 AND tenant = $8 AND due_at <= {now}
+		WHERE ` + waits + ` AND priority_class = $7 AND tenant = $8 AND due_at <= {now}
 		ORDER BY due_at, id LIMIT $9`
 	}
 
-	// No EXISTS: PostgreSQL ignores ORDER BY inside EXISTS, and could scan the whole table, or the
-	// rows of all tenants. The columns are the priority classes, then crashed rows.
-	const anyDue = `
-			SELECT (SELECT 1 FROM {parked} WHERE ` + waits + ` AND priority_class = 'live' AND due_at <= {now}
-			        ORDER BY tenant, due_at LIMIT 1) IS NOT NULL,
-			       (SELECT 1 FROM {parked} WHERE ` + waits + ` AND priority_class || '' = 'retry' AND due_at <= {now}
-			        ORDER BY due_at LIMIT 1) IS NOT NULL,
-			       (SELECT 1 FROM {parked} WHERE ` + waits + ` AND priority_class = 'replay' AND due_at <= {now}
-			        ORDER BY tenant, due_at LIMIT 1) IS NOT NULL,
-			       (SELECT 1 FROM {parked} WHERE ` + crashed + ` AND due_at <= {now}
-			        ORDER BY due_at LIMIT 1) IS NOT NULL`
-
 	return claimQueries{
-		due:      d.SQL(anyDue),
-		dueAlone: d.Statement("", anyDue),
-
-		// For each tenant, PostgreSQL makes one step in the index, however many rows the
-		// tenant has.
-		nextTenants: d.SQL(`
-			WITH RECURSIVE seen (n, start, tenant, next) AS (
-				SELECT 0, ` + none + `, ` + none + `, ` + following(`$4`) + `
-			UNION ALL
-				SELECT n + 1, CASE WHEN n = 0 THEN next ELSE start END, next, ` + following(`seen.next`) + `
-				FROM seen
-				WHERE n < ` + strconv.Itoa(maxTenants) + ` AND next IS NOT NULL AND (n = 0 OR next <> start)
-			)
-			SELECT tenant, (SELECT 1 FROM {parked} AS p
-			                WHERE ` + waits + ` AND priority_class = $3 AND p.tenant = seen.tenant AND due_at <= {now}
-			                ORDER BY due_at LIMIT 1) IS NOT NULL
-			FROM seen WHERE n > 0
-			ORDER BY n`),
-
-		overdueTenants: d.SQL(`
-			SELECT DISTINCT tenant
-			FROM (SELECT tenant FROM {parked} WHERE ` + waits + ` AND priority_class || '' = 'retry' AND due_at <= {now}
-			      ORDER BY due_at LIMIT ` + strconv.Itoa(maxTenants) + `) AS overdue`),
+		due: newDue(d),
 
 		claim: d.SQL(lease + among + due + end + returning),
 		claimCrashed: d.SQL(lease + among + `
@@ -102,15 +65,67 @@ func newClaimQueries(d dialect.Dialect) claimQueries {
 	}
 }
 
+// newDue returns the query of [Store.Due]. $3 to $5 are the tenants after which the walks through
+// the classes live, retry and replay begin. It returns the nth step of each walk that has due rows,
+// then, with an n above maxTenants, the tenants of the retries that are overdue the longest, and in
+// a row without a class whether crashed rows are due.
+//
+// It is one statement, because PostgreSQL spends most of its time planning, and [Poll] can keep the
+// plan of one.
+func newDue(d dialect.Dialect) dialect.Statement {
+	collation := ` COLLATE "C"`
+	if d.SQLite() {
+		collation = ``
+	}
+	from := func(class, after string) string {
+		return `SELECT '` + class + `' AS class, CAST(` + after + ` AS text)` + collation + ` AS after FROM has WHERE ` + class
+	}
+	return d.Statement("", `
+		WITH RECURSIVE has (live, retry, replay, crashed) AS (`+
+		// No EXISTS: PostgreSQL ignores ORDER BY inside EXISTS, and could scan the whole table, or
+		// the rows of all tenants.
+		`
+			SELECT (SELECT 1 FROM {parked} WHERE `+waits+` AND priority_class = 'live' AND due_at <= {now}
+			        ORDER BY tenant, due_at LIMIT 1) IS NOT NULL,
+			       (SELECT 1 FROM {parked} WHERE `+waits+` AND priority_class || '' = 'retry' AND due_at <= {now}
+			        ORDER BY due_at LIMIT 1) IS NOT NULL,
+			       (SELECT 1 FROM {parked} WHERE `+waits+` AND priority_class = 'replay' AND due_at <= {now}
+			        ORDER BY tenant, due_at LIMIT 1) IS NOT NULL,
+			       (SELECT 1 FROM {parked} WHERE `+crashed+` AND due_at <= {now}
+			        ORDER BY due_at LIMIT 1) IS NOT NULL
+		), seen (class, n, start, tenant, next) AS (`+
+		// For each tenant, PostgreSQL makes one step in the index, however many rows the tenant has.
+		`
+			SELECT class, 0, ''`+collation+`, ''`+collation+`, `+following(`begin`, `after`)+`
+			FROM (`+from(`live`, `$3`)+` UNION ALL `+from(`retry`, `$4`)+` UNION ALL `+from(`replay`, `$5`)+`) AS begin
+		UNION ALL
+			SELECT class, n + 1, CASE WHEN n = 0 THEN next ELSE start END, next, `+following(`seen`, `next`)+`
+			FROM seen
+			WHERE n < `+strconv.Itoa(maxTenants)+` AND next IS NOT NULL AND (n = 0 OR next <> start)
+		)
+		SELECT class, n, tenant, (SELECT 1 FROM {parked} AS p
+			WHERE `+waits+` AND p.priority_class = seen.class AND p.tenant = seen.tenant AND due_at <= {now}
+			ORDER BY due_at LIMIT 1) IS NOT NULL
+		FROM seen WHERE n > 0
+		UNION ALL
+		SELECT 'retry', `+strconv.Itoa(maxTenants+1)+`, tenant, true
+		FROM (SELECT tenant FROM {parked} WHERE `+waits+` AND priority_class || '' = 'retry' AND due_at <= {now}
+		      ORDER BY due_at LIMIT `+strconv.Itoa(maxTenants)+`) AS overdue
+		WHERE (SELECT retry FROM has)
+		UNION ALL
+		SELECT '', 0, '', crashed FROM has
+		ORDER BY 1, 2`)
+}
+
 // maxTenants limits the tenants of a class that one call of Store.Due examines one after another,
 // and the overdue retries whose tenants it adds.
 const maxTenants = 64
 
 // following returns a query for the tenant that follows in the index. After the last tenant, it
 // begins again.
-func following(tenant string) string {
-	const of = `(SELECT p.tenant FROM {parked} AS p WHERE ` + waits + ` AND priority_class = $3`
-	return `COALESCE(` + of + ` AND p.tenant > ` + tenant + ` ORDER BY p.tenant LIMIT 1), ` + of + ` ORDER BY p.tenant LIMIT 1))`
+func following(table, tenant string) string {
+	of := `(SELECT p.tenant FROM {parked} AS p WHERE ` + waits + ` AND p.priority_class = ` + table + `.class`
+	return `COALESCE(` + of + ` AND p.tenant > ` + table + `.` + tenant + ` ORDER BY p.tenant LIMIT 1), ` + of + ` ORDER BY p.tenant LIMIT 1))`
 }
 
 type orderQueries struct {

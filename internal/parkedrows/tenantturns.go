@@ -47,6 +47,30 @@ func (d *Due) Fresh() bool {
 // examined all tenants.
 func (d *Due) Partial() bool { return slices.Contains(d.partial[:], true) }
 
+// scan adds a row of the query of Store.Due. Most retries are usually not due yet, so in their class
+// the tenants of the rows that are overdue the longest follow those of the walk.
+func (d *Due) scan(scan func(dest ...any) error) error {
+	var (
+		name, tenant string
+		n            int
+		due          bool
+	)
+	if err := scan(&name, &n, &tenant, &due); err != nil {
+		return err
+	}
+	for class := range classes {
+		switch {
+		case classes[class].name != name:
+		case n > maxTenants:
+			d.addOverdue(class, tenant)
+		default:
+			d.addWalked(class, n, tenant, due)
+		}
+	}
+	d.Crashed = d.Crashed || name == "" && due
+	return nil
+}
+
 // addWalked records that the nth step of the walk through a class has visited a tenant.
 func (d *Due) addWalked(class, n int, tenant string, due bool) {
 	d.last[class], d.partial[class] = tenant, n == maxTenants
