@@ -73,7 +73,8 @@ type Config struct {
 
 	// Ahead is how many stored messages each subscription claims in advance, so that one statement
 	// claims many. Choose a small value if handlers are slow and other instances could handle the
-	// messages. After a crash, each claimed message is handled alone. Defaults to 64.
+	// messages. After a crash, each claimed message is handled alone, and so are up to 100 that were
+	// handled shortly before it, which dedup skips. Defaults to 64.
 	Ahead int
 
 	// KeepHandled is how long the row of a handled message is kept, to look at it, and to ignore a

@@ -25,7 +25,7 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 	ctx, cancel := f.withLeaseTimeout(ctx)
 	defer cancel()
 	f.moreDue = true
-	room := f.capacity() - len(f.inFlight)
+	room := f.room()
 	if f.full(room) {
 		return false
 	}

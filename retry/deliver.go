@@ -22,8 +22,9 @@ import (
 // rows. Call end when no message is in flight.
 func (f *fetcher) startHandingOut(ctx context.Context, out chan<- *message.Message) (end func()) {
 	f.queue = newFairQueue(f.closing)
-	f.handled = make(chan *parkedrows.Claim, f.capacity())
-	f.finished = make(chan *parkedrows.Claim, f.capacity())
+	all := f.capacity() + f.removedTogether()
+	f.handled = make(chan *parkedrows.Claim, all)
+	f.finished = make(chan *parkedrows.Claim, all)
 	var working, resolving sync.WaitGroup
 	for range f.concurrency {
 		working.Go(func() {
@@ -133,7 +134,12 @@ func (f *fetcher) settle(ctx context.Context, d *parkedrows.Delivery, acked bool
 		if f.stored.Handled != nil && claim.Replays == 0 {
 			f.stored.Handled(claim.Age())
 		}
+		f.unremoved.Add(1)
 		f.handled <- claim
+		select {
+		case f.freed <- struct{}{}:
+		default:
+		}
 		return
 	default:
 		pause := f.longestPause()
@@ -162,23 +168,48 @@ func (f *fetcher) resolve(ctx context.Context) {
 		f.persist(ctx, f.delivery(nil), "resolve parked messages", func(ctx context.Context) error {
 			return f.store.Resolve(ctx, claims...)
 		})
+		f.unremoved.Add(-int64(len(claims)))
 		for _, claim := range claims {
 			f.finished <- claim
 		}
 	}
 }
 
-// linger is how long the row of a handled message may stay so that it can be removed together with
-// other rows. It applies only while the queue contains more messages.
-const linger = 10 * time.Millisecond
+// The row of a handled message may stay for linger, so that one statement removes many rows. If the
+// next message of an ordering key, or of a tenant with a limit, waits for the removal, it may stay
+// for shortLinger.
+const (
+	linger      = 50 * time.Millisecond
+	shortLinger = 10 * time.Millisecond
+)
+
+// othersWait reports whether other messages may wait for the removal of a row.
+func (f *fetcher) othersWait() bool { return f.config.KeyOrder != Unordered || f.stored.PerTenant > 0 }
+
+// removedTogether is how many rows of handled messages one statement removes. Meanwhile, as many
+// others may be claimed. If the process dies, all of them count a crash, and dedup skips the
+// handled ones.
+func (f *fetcher) removedTogether() int {
+	switch {
+	case f.stored.Ahead == 0:
+		return 0
+	case f.othersWait():
+		return f.stored.Ahead / 4
+	}
+	return 100
+}
 
 // collectHandled returns claim, and others that are handled shortly after it. It waits for them
 // only while the handlers have enough work: then no handler waits for the removal of this row.
 func (f *fetcher) collectHandled(claim *parkedrows.Claim) []*parkedrows.Claim {
 	claims := []*parkedrows.Claim{claim}
-	timer := time.NewTimer(linger)
+	wait := linger
+	if f.othersWait() {
+		wait = shortLinger
+	}
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	for waiting := true; waiting && len(claims) <= f.stored.Ahead/4 && f.queue.len() > 0; {
+	for waiting := true; waiting && len(claims) < f.removedTogether() && f.queue.len() > 0; {
 		select {
 		case next, ok := <-f.handled:
 			if !ok {

@@ -49,7 +49,9 @@ type fetcher struct {
 	gate        *isolationGate         // shared by all subscriptions of this process
 	handled     chan *parkedrows.Claim // the channels handled and finished have room for all claims
 	finished    chan *parkedrows.Claim
-	concurrency int // number of messages that are handled at the same time
+	unremoved   atomic.Int64  // number of handled messages whose rows are not removed yet
+	freed       chan struct{} // signals that a message was handled, so that another one may be claimed
+	concurrency int           // number of messages that are handled at the same time
 	inFlight    map[*parkedrows.Claim]struct{}
 	surplus     []*parkedrows.Claim // claims in flight that must not be passed to a handler
 	unknown     []*parkedrows.Claim // claims whose commit had an unknown outcome; they must be released
@@ -93,6 +95,7 @@ func newFetcher(s *subscriber, topic string, closing <-chan struct{}, gathers in
 		closeTimeout: s.closeTimeout,
 		unanswered:   &s.unanswered,
 		wake:         make(chan struct{}, 1),
+		freed:        make(chan struct{}, 1),
 		concurrency:  concurrency,
 		inFlight:     map[*parkedrows.Claim]struct{}{},
 		stored:       parkedrows.Stored{Ahead: ahead},
@@ -102,7 +105,14 @@ func newFetcher(s *subscriber, topic string, closing <-chan struct{}, gathers in
 	}
 }
 
+// capacity is the largest number of claimed messages that are not handled yet.
 func (f *fetcher) capacity() int { return f.concurrency + f.stored.Ahead }
+
+// room returns how many more messages may be claimed. Handled messages do not count until one
+// statement can remove them.
+func (f *fetcher) room() int {
+	return f.capacity() - len(f.inFlight) + min(int(f.unremoved.Load()), f.removedTogether())
+}
 
 func (f *fetcher) wakeUp() {
 	select {
@@ -187,6 +197,8 @@ func (f *fetcher) run(ctx context.Context, out chan<- *message.Message) {
 		case <-changed: // the next iteration opens or pauses
 		case claim := <-f.finished:
 			again = f.removeFinished(claim) || f.moreDue
+		case <-f.freed:
+			again = f.moreDue
 		case <-f.wake:
 			f.due, again = nil, true
 		case <-poll.C:

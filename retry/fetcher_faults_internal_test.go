@@ -149,64 +149,94 @@ func TestFailedRegistrationIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// Rows of handled messages are removed together, but only while more messages wait. If
-// the transport stores its messages, retry reports to it for how long each message was in
-// the table. It does not report replayed messages, because they waited for an operator.
+// Rows of handled messages are removed together, but only while more messages wait, and for a
+// shorter time if others may wait for the removal. If the transport stores its messages, retry
+// reports to it for how long each message was in the table. It does not report replayed messages,
+// because they waited for an operator.
 func TestHandledRowsAreRemovedTogether(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := fetcherOf(Config{Concurrency: 10}, 0)
-		var told []time.Duration
-		f.subscription().Store(parkedrows.Stored{Ahead: 8, Handled: func(lag time.Duration) { told = append(told, lag) }})
-		if f.capacity() != 18 {
-			t.Errorf("%d claims, want 18", f.capacity())
-		}
-		f.queue, f.handled = newFairQueue(nil), make(chan *parkedrows.Claim, 10)
-		ack := func(count int) {
-			for range count {
-				c := &parkedrows.Claim{}
-				c.Manage()
-				c.Handle()
-				f.settle(t.Context(), f.delivery(c), true)
+	for name, c := range map[string]struct {
+		config   Config
+		stored   parkedrows.Stored
+		together int
+		wait     time.Duration
+	}{
+		"stored":       {Config{Concurrency: 10}, parkedrows.Stored{Ahead: 8}, 100, linger},
+		"key order":    {Config{Concurrency: 10, KeyOrder: BlockWhileRetried}, parkedrows.Stored{Ahead: 64}, 16, shortLinger},
+		"tenant limit": {Config{Concurrency: 10}, parkedrows.Stored{Ahead: 64, PerTenant: 2}, 16, shortLinger},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := fetcherOf(c.config, 0)
+			var told []time.Duration
+			c.stored.Handled = func(lag time.Duration) { told = append(told, lag) }
+			f.subscription().Store(c.stored)
+			f.queue, f.handled = newFairQueue(nil), make(chan *parkedrows.Claim, c.together)
+			ack := func(count int) {
+				for range count {
+					claim := &parkedrows.Claim{}
+					claim.Manage()
+					claim.Handle()
+					f.settle(t.Context(), f.delivery(claim), true)
+				}
 			}
-		}
-		collect := func() (claims int, took time.Duration) {
-			began := time.Now()
-			return len(f.collectHandled(&parkedrows.Claim{})), time.Since(began)
-		}
-		ack(3)
-		if claims, took := collect(); claims != 4 || took != 0 { // no message waits
-			t.Errorf("%d are removed after %v, want 4 at once", claims, took)
-		}
-		add(f.queue, "a", 1)
-		if claims, took := collect(); claims != 1 || took != linger {
-			t.Errorf("%d are removed after %v, want 1 after %v", claims, took, linger)
-		}
-		ack(1)
-		go func() {
-			time.Sleep(linger / 2) //nolint:forbidigo // on the clock of synctest
+			collect := func(want int, wantTook time.Duration) {
+				t.Helper()
+				began := time.Now()
+				if claims, took := len(f.collectHandled(&parkedrows.Claim{})), time.Since(began); claims != want || took != wantTook {
+					t.Errorf("%s: %d are removed after %v, want %d after %v", name, claims, took, want, wantTook)
+				}
+			}
+			ack(3)
+			collect(4, 0) // no message waits
+			add(f.queue, "a", 1)
+			collect(1, c.wait)
 			ack(1)
-		}()
-		if claims, took := collect(); claims != 3 || took != linger/2 {
-			t.Errorf("%d are removed after %v, want 3 after %v", claims, took, linger/2)
+			go func() {
+				time.Sleep(c.wait / 2) //nolint:forbidigo // on the clock of synctest
+				ack(1)
+			}()
+			collect(3, c.wait)
+			ack(c.together - 1)
+			collect(c.together, 0)
+			ack(1)
+			close(f.handled)
+			collect(2, 0)
+			if want := 5 + c.together; len(told) != want {
+				t.Errorf("%s: the transport is told of %d messages, want %d", name, len(told), want)
+			}
+			f.handled = make(chan *parkedrows.Claim, 1)
+			if f.settle(t.Context(), f.delivery(&parkedrows.Claim{Replays: 1}), true); len(told) != 5+c.together || len(f.handled) != 1 {
+				t.Errorf("%s: a replayed message is told, or is not resolved", name)
+			}
+		})
+	}
+}
+
+// A handled message makes room for another claim before its row is removed, up to the number of
+// rows that one statement removes.
+func TestHandledMessageMakesRoom(t *testing.T) {
+	t.Parallel()
+	f := fetcherOf(Config{Concurrency: 10}, 0)
+	f.subscription().Store(parkedrows.Stored{Ahead: 64})
+	for range f.capacity() {
+		f.inFlight[&parkedrows.Claim{}] = struct{}{}
+	}
+	f.handled = make(chan *parkedrows.Claim, f.capacity())
+	for handled := range 3 {
+		if f.room() != handled {
+			t.Errorf("%d messages are handled, and there is room for %d", handled, f.room())
 		}
-		ack(7)
-		if claims, took := collect(); claims != 8 || took != 0 {
-			t.Errorf("%d are removed after %v, want 8 at once", claims, took)
+		f.settle(t.Context(), f.delivery(&parkedrows.Claim{}), true)
+		select {
+		case <-f.freed:
+		default:
+			t.Error("the fetcher is not told that there is room")
 		}
-		ack(1)
-		close(f.handled)
-		if claims, took := collect(); claims != 2 || took != 0 {
-			t.Errorf("at the end %d are removed after %v, want 2 at once", claims, took)
-		}
-		if len(told) != 13 {
-			t.Errorf("the transport is told of %d messages, want 13", len(told))
-		}
-		f.handled = make(chan *parkedrows.Claim, 1)
-		if f.settle(t.Context(), f.delivery(&parkedrows.Claim{Replays: 1}), true); len(told) != 13 || len(f.handled) != 1 {
-			t.Errorf("a replayed message is told, or is not resolved")
-		}
-	})
+	}
+	f.unremoved.Store(1000)
+	if f.room() != f.removedTogether() {
+		t.Errorf("room for %d more, want %d", f.room(), f.removedTogether())
+	}
 }
 
 // The metrics of the table are observed while there is a subscription.

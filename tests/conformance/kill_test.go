@@ -264,6 +264,44 @@ func TestKilledAtEveryStepOfADurableConsumer(t *testing.T) {
 	})
 }
 
+// The process of a durable consumer is killed when it has handled more messages than it claims in
+// advance, and has removed none of their rows. Each message takes effect once.
+func TestKilledBeforeHandledRowsAreRemoved(t *testing.T) {
+	t.Parallel()
+	kit.Long(t)
+	w := newWorld(t, kit.EmptyPostgres(t))
+	w.exec(`CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN OLD; END $$`)
+	w.exec(`CREATE TRIGGER wait BEFORE DELETE ON once_parked FOR EACH ROW EXECUTE FUNCTION wait()`)
+	tx := kit.Begin(t, w)
+	defer func() { _ = tx.Rollback() }()
+	kit.Exec(t, tx, `SELECT pg_advisory_xact_lock(1)`)
+
+	l := life{mode: mode{Durable: true}, Dialect: w.Dialect, DSN: w.DSN, Transport: "queue"}
+	var ids []string
+	for n := range 72 { // 4 handlers and 64 messages that are claimed in advance
+		ids = append(ids, fmt.Sprintf("m%d", n))
+	}
+	w.put(l, ids...)
+	first := begin(t, l)
+	kit.Eventually(t, patience, "all messages are handled", func() bool { return w.count(`effects`) == len(ids) })
+	kit.OK(t, first.Process.Kill())
+	first.end(t)
+	if n := w.count(`once_parked`); n != len(ids) {
+		t.Errorf("%d rows are left, want %d", n, len(ids))
+	}
+	kit.OK(t, tx.Rollback())
+	w.exec(`DROP TRIGGER wait ON once_parked`)
+
+	last := begin(t, l)
+	kit.Eventually(t, patience, "everything is settled", func() bool { return w.settled() })
+	last.stop(t)
+	w.checkOnce(ids...)
+	if n := w.count(`once_parked`); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
 // The process is killed while it parks and quarantines failing messages. Each message is in
 // quarantine once, and no message has taken effect.
 func TestKilledAtEveryStepOfAFailure(t *testing.T) {
