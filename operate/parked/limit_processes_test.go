@@ -1,22 +1,13 @@
 package parked_test
 
 import (
-	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	"github.com/ThreeDotsLabs/watermill/message"
-
 	"github.com/watermill-once/once" //nolint:depguard // the test runs processes of a whole service
 	"github.com/watermill-once/once/internal/test/kit"
-	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -24,20 +15,9 @@ const limitPerSecond = 50
 
 // beLimited handles the messages of a queue of RabbitMQ at the pace of a limit.
 func beLimited(db *sql.DB) error {
-	quiet := watermill.NopLogger{}
-	c, err1 := once.NewConsumer(db, once.ConsumerConfig{Retry: retry.Config{
-		Lease: 3 * time.Second, Logger: quiet, Limits: retry.Limits{PerSecond: limitPerSecond},
-	}})
-	sub, err2 := rabbit.NewSubscriber(wamqp.NewDurableQueueConfig(os.Getenv(processURL)), rabbit.SubscriberConfig{InFlight: 10, Logger: quiet})
-	router, err3 := message.NewRouter(message.RouterConfig{}, quiet)
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return err
-	}
-	c.AddHandler(router, consumer, topic, sub, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-		_, err := tx.ExecContext(ctx, `INSERT INTO effects (message_id) VALUES ($1)`, msg.UUID)
-		return nil, err
-	})
-	return router.Run(context.Background())
+	return beHandling(db, once.ConsumerConfig{Retry: retry.Config{
+		Lease: 3 * time.Second, Limits: retry.Limits{PerSecond: limitPerSecond},
+	}}, 10, insertEffect)
 }
 
 // Trap 121. Three processes keep one limit together, also when one of them is killed, and another
@@ -45,41 +25,20 @@ func beLimited(db *sql.DB) error {
 func TestLimitOfThreeProcessesOfWhichOneIsKilled(t *testing.T) {
 	t.Parallel()
 	kit.Long(t)
-	b, broker := newBench(t, kit.Postgres(t)), kit.Rabbit(t)
-	b.Exec(`CREATE TABLE effects (message_id text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`)
-	start := func() (kill func()) {
-		command := exec.Command(os.Args[0])
-		command.Env = append(os.Environ(), processDSN+"="+b.DSN, processRole+"=limited", processURL+"="+broker.URL)
-		command.Stderr = os.Stderr
-		ended := kit.StartChild(t, command)
-		return func() {
-			_ = command.Process.Kill()
-			<-ended
-		}
-	}
-	kill := start()
-	start()
-	start()
-	kit.Eventually(t, time.Minute, "three instances run", func() bool { return b.Count(`once_consumer_instances`) == 3 })
-	publisher, err := rabbit.NewPublisher(wamqp.NewDurableQueueConfig(broker.URL), rabbit.PublisherConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = publisher.Close() })
+	b := newFleet(t, "limited", ", at timestamptz NOT NULL DEFAULT clock_timestamp()")
+	kills := b.startThree()
 	const phase = 12 * limitPerSecond
 	for n := range 3*phase + 4*limitPerSecond {
-		if err := publisher.Publish(topic, message.NewMessage(fmt.Sprint("m", n), nil)); err != nil {
-			t.Fatal(err)
-		}
+		b.publish(fmt.Sprint("m", n), "")
 	}
 	handled := func(n int) {
 		t.Helper()
-		kit.Eventually(t, 2*time.Minute, fmt.Sprint(n, " messages have taken effect"), func() bool { return b.Count(`effects`) >= n })
+		b.eventually(fmt.Sprint(n, " messages have taken effect"), func() bool { return b.effects() >= n })
 	}
 	handled(phase)
-	kill()
+	killOne(kills)
 	handled(2 * phase)
-	start()
+	b.start()
 	handled(3 * phase)
 
 	// From each effect on, except for the last 10 seconds, and the burst at the beginning.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"strconv"
 	"sync"
 	"testing"
@@ -100,18 +99,6 @@ func beOperator(db *sql.DB) error {
 	return err
 }
 
-func startProcess(t *testing.T, dsn, role string) (kill func()) {
-	t.Helper()
-	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), processDSN+"="+dsn, processRole+"="+role)
-	command.Stderr = os.Stderr
-	ended := kit.StartChild(t, command)
-	return func() {
-		_ = command.Process.Kill()
-		<-ended
-	}
-}
-
 // A consumer and an operator work on the same messages, and are killed again and again.
 // Each message must either be handled exactly once, or be cancelled or discarded
 // without being handled. The messages of a key must be handled in their order.
@@ -136,7 +123,8 @@ func TestOperatorAndConsumerAreKilled(t *testing.T) {
 	for range rounds - 1 {
 		deliver()
 		before := open()
-		consumes, operates := startProcess(t, b.DSN, "consumer"), startProcess(t, b.DSN, "operator")
+		_, consumes := startProcess(t, b.DSN, "consumer")
+		_, operates := startProcess(t, b.DSN, "operator")
 		kit.Eventually(t, 2*time.Minute, "they work", func() bool { return open() < before-perRound/3 })
 		operates()
 		kit.Eventually(t, 2*time.Minute, "the consumer works", func() bool { return open() < before-2*perRound/3 })
@@ -144,7 +132,7 @@ func TestOperatorAndConsumerAreKilled(t *testing.T) {
 	}
 	deliver()
 	before := open()
-	operates := startProcess(t, b.DSN, "operator") // and nobody consumes: it finds messages that the consumer had claimed
+	_, operates := startProcess(t, b.DSN, "operator") // and nobody consumes: it finds messages that the consumer had claimed
 	kit.Eventually(t, 2*time.Minute, "it works alone", func() bool { return open() < before })
 	operates()
 	startProcess(t, b.DSN, "consumer")

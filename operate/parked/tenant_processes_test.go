@@ -3,22 +3,16 @@ package parked_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/watermill-once/once" //nolint:depguard // the test runs processes of a whole service
 	"github.com/watermill-once/once/durable"
 	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/test/kit"
-	"github.com/watermill-once/once/rabbit"
 	"github.com/watermill-once/once/retry"
 )
 
@@ -29,18 +23,11 @@ const (
 
 // beTenanted is a durable consumer that handles few messages of a tenant at the same time.
 func beTenanted(db *sql.DB) error {
-	quiet := watermill.NopLogger{}
 	db.SetMaxIdleConns(20)
-	c, err1 := once.NewConsumer(db, once.ConsumerConfig{
-		Retry:            retry.Config{Lease: 3 * time.Second, Concurrency: 8, Logger: quiet},
-		DurableConsumers: []string{consumer}, Durable: durable.Config{TenantConcurrency: tenantConcurrency, Logger: quiet},
-	})
-	sub, err2 := rabbit.NewSubscriber(wamqp.NewDurableQueueConfig(os.Getenv(processURL)), rabbit.SubscriberConfig{Logger: quiet})
-	router, err3 := message.NewRouter(message.RouterConfig{}, quiet)
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return err
-	}
-	c.AddHandler(router, consumer, topic, sub, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
+	return beHandling(db, once.ConsumerConfig{
+		Retry:            retry.Config{Lease: 3 * time.Second, Concurrency: 8},
+		DurableConsumers: []string{consumer}, Durable: durable.Config{TenantConcurrency: tenantConcurrency},
+	}, 0, func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
 		tenant := msg.Metadata.Get(meta.TenantID)
 		var began time.Time
 		if err := tx.QueryRowContext(ctx, `SELECT clock_timestamp()`).Scan(&began); err != nil {
@@ -56,7 +43,6 @@ func beTenanted(db *sql.DB) error {
 			SELECT $1, $2, $3, clock_timestamp() FROM pg_sleep(0.02)`, msg.UUID, tenant, began)
 		return nil, err
 	})
-	return router.Run(context.Background())
 }
 
 // Trap 122. Three processes handle at most two messages of a tenant at the same time, also while one
@@ -65,39 +51,18 @@ func beTenanted(db *sql.DB) error {
 func TestTenantHasFewHandlersInThreeProcesses(t *testing.T) {
 	t.Parallel()
 	kit.Long(t)
-	b, broker := newBench(t, kit.Postgres(t)), kit.Rabbit(t)
-	b.Exec(`CREATE TABLE effects (message_id text NOT NULL, tenant text NOT NULL, began timestamptz NOT NULL, ended timestamptz NOT NULL)`)
-	start := func() (kill func()) {
-		command := exec.Command(os.Args[0])
-		command.Env = append(os.Environ(), processDSN+"="+b.DSN, processRole+"=tenanted", processURL+"="+broker.URL)
-		command.Stderr = os.Stderr
-		ended := kit.StartChild(t, command)
-		return func() {
-			_ = command.Process.Kill()
-			<-ended
-		}
-	}
-	closed, err := b.DB.Conn(b.Context())
+	b := newFleet(t, "tenanted", ", tenant text NOT NULL, began timestamptz NOT NULL, ended timestamptz NOT NULL")
+	closed, err := b.Conn(b.Context())
 	kit.OK(t, err)
 	defer closed.Close()
 	_, err = closed.ExecContext(b.Context(), `SELECT pg_advisory_lock($1)`, gate)
 	kit.OK(t, err)
-	kill := start()
-	start()
-	start()
-	kit.Eventually(t, time.Minute, "three instances run", func() bool { return b.Count(`once_consumer_instances`) == 3 })
-	publisher, err := rabbit.NewPublisher(wamqp.NewDurableQueueConfig(broker.URL), rabbit.PublisherConfig{})
-	kit.OK(t, err)
-	t.Cleanup(func() { _ = publisher.Close() })
+	kills := b.startThree()
 	const large, small, tenants = 400, 20, 20
 	publish := func(tenant string, n int) {
 		t.Helper()
 		for i := range n {
-			msg := message.NewMessage(fmt.Sprint(tenant, "-", i), nil)
-			msg.Metadata.Set(meta.TenantID, tenant)
-			if err := publisher.Publish(topic, msg); err != nil {
-				t.Fatal(err)
-			}
+			b.publish(fmt.Sprint(tenant, "-", i), tenant)
 		}
 	}
 	publish("large", large)
@@ -105,16 +70,16 @@ func TestTenantHasFewHandlersInThreeProcesses(t *testing.T) {
 		publish(fmt.Sprint("small-", n), small)
 	}
 	effects := func(where string) int { return b.Count(`effects ` + where) }
-	kit.Eventually(t, time.Minute, "some are handled", func() bool { return effects(`WHERE tenant <> 'large'`) > 20 })
-	kill()
-	start()
-	kit.Eventually(t, 2*time.Minute, "those of the small tenants are handled", func() bool {
+	b.eventually("some are handled", func() bool { return effects(`WHERE tenant <> 'large'`) > 20 })
+	killOne(kills)
+	b.start()
+	b.eventually("those of the small tenants are handled", func() bool {
 		return effects(`WHERE tenant <> 'large'`) == (tenants-1)*small
 	})
 	b.WantNumber(0, `SELECT COUNT(*) FROM effects WHERE tenant = 'large'`)
 	_, err = closed.ExecContext(b.Context(), `SELECT pg_advisory_unlock($1)`, gate)
 	kit.OK(t, err)
-	kit.Eventually(t, 2*time.Minute, "all are handled", func() bool {
+	b.eventually("all are handled", func() bool {
 		return effects(``) == (tenants-1)*small+large && b.Count(`once_parked`) == 0
 	})
 	most := func(of string) int {
