@@ -23,7 +23,8 @@ var update = flag.Bool("update", false, "write docs/errors.md")
 const errorsHead = `# Errors by their text
 
 An error contains one of these texts, and also the values and the remedy. Errors whose text says everything are left out. In code, use
-` + "`errors.Is`" + `. For tables that are too old or too new, see [upgrading](upgrading.md), and for log lines and symptoms, [trouble](trouble.md).
+` + "`errors.Is`" + `. For tables that are too old or too new, see [upgrading](upgrading.md). For log lines and symptoms, see
+[trouble](trouble.md).
 
 <!-- go test ./docs -run TestErrorsPage -update writes this table from the comments in the code. -->
 
