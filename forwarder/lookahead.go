@@ -1,6 +1,7 @@
 package forwarder
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -54,10 +55,10 @@ func (s *store) lookAhead(ctx context.Context, read *dispatch.Read, r *reader) (
 	}
 	err = s.read(ctx, func(tx *sql.Tx) error {
 		r.rows, r.state, r.began = nil, outboxState{}, time.Now()
-		if err := r.state.scan(tx.QueryRowContext(ctx, s.sql.snapshotOfLookahead)); err != nil {
+		err := r.state.scan(tx.QueryRowContext(ctx, s.sql.snapshotOfLookahead))
+		if err = cmp.Or(err, r.state.writable()); err != nil {
 			return err
 		}
-		var err error
 		if looked, err = s.examine(ctx, tx, read); err != nil || len(looked.positions) == 0 {
 			return err
 		}

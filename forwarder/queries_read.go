@@ -79,7 +79,7 @@ const (
 	unownedSlots = 1 << iota
 	blockedKeys
 	serializable
-	replica
+	readOnly
 	rowsToRead
 )
 
@@ -97,7 +97,7 @@ var stateOfRead = stateWith(`0`)
 // stateAlone is stateOfRead without a sweep, with the flag rowsToRead if a sweep may return rows.
 var stateAlone = stateWith(fmt.Sprintf(`CASE WHEN `+anyRow+` THEN %d ELSE 0 END`, rowsToRead))
 
-// stateWith sets the flags unownedSlots, blockedKeys, serializable and replica, and flag, an SQL
+// stateWith sets the flags unownedSlots, blockedKeys, serializable and readOnly, and flag, an SQL
 // expression or 0.
 func stateWith(flag string) string {
 	return fmt.Sprintf(`
@@ -107,9 +107,13 @@ func stateWith(flag string) string {
 	       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS created,
 	       CASE WHEN `+anyUnowned+` THEN %d ELSE 0 END + CASE WHEN `+anyBlocked+` THEN %d ELSE 0 END +
 	       CASE WHEN current_setting('transaction_isolation') = 'serializable' THEN %d ELSE 0 END +
-	       CASE WHEN pg_is_in_recovery() THEN %d ELSE 0 END + %s AS waited, 0 AS due`,
-		unownedSlots, blockedKeys, serializable, replica, flag)
+	       CASE WHEN `+readOnlyServer+` THEN %d ELSE 0 END + %s AS waited, 0 AS due`,
+		unownedSlots, blockedKeys, serializable, readOnly, flag)
 }
+
+// readOnlyServer is true for a replica, and for a server that its operators have made read-only, as
+// target_session_attrs defines it. Rows from there could be sent, but not deleted.
+const readOnlyServer = `(pg_is_in_recovery() OR current_setting('default_transaction_read_only') = 'on')`
 
 // lastPosition is NULL if the sequence is new, or if the user may not read it.
 const lastPosition = `CASE WHEN has_sequence_privilege('{outbox_position}', 'SELECT')
@@ -123,7 +127,8 @@ const anyUnowned = `EXISTS (SELECT 1 FROM {slots} WHERE lease_until IS NULL OR l
 //   - the ceiling: no transaction with this id or a higher one has ended,
 //   - whether any slots have no owner, and whether any keys are blocked,
 //   - the pauses and, if anything is paused, the highest position,
-//   - the last position of the sequence.
+//   - the last position of the sequence,
+//   - whether the server is read-only.
 //
 // It runs just before the rows are read, so the read sees each transaction that has ended according
 // to it.
@@ -131,19 +136,18 @@ func snapshotQuery(d dialect.Dialect) string {
 	// A transaction that releases a key may not see rows that are committed at the same time, while
 	// this read does not see the release yet. Nobody would read these rows if the cursor passed
 	// them, so the horizon is 0 while such a transaction runs.
-	snapshot := `CASE WHEN EXISTS (SELECT 1 FROM {blocked_keys}) AND EXISTS (
+	snapshot, last, unwritable := `CASE WHEN EXISTS (SELECT 1 FROM {blocked_keys}) AND EXISTS (
 	                       SELECT 1 FROM pg_locks
 	                       WHERE locktype = 'relation' AND relation = '{blocked_keys}'::regclass AND mode = 'RowShareLock'
 	                         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 	                  THEN 0 ELSE pg_snapshot_xmin(pg_current_snapshot())::text::bigint END,
-	             pg_snapshot_xmax(pg_current_snapshot())::text::bigint`
-	last := lastPosition
+	             pg_snapshot_xmax(pg_current_snapshot())::text::bigint`, lastPosition, readOnlyServer
 	if d.SQLite() { // SQLite has one writer at a time, so rows become visible in the order of positions
-		snapshot, last = `0, 0`, `NULL`
+		snapshot, last, unwritable = `0, 0`, `NULL`, `0`
 	}
 	return d.SQL(`
 		SELECT ` + snapshot + `, ` + anyUnowned + `, ` + anyBlocked + `, ` + listPauses(d) + `,
-		       CASE WHEN EXISTS (SELECT 1 FROM {pauses}) THEN ` + highestPosition + ` ELSE 0 END, ` + last)
+		       CASE WHEN EXISTS (SELECT 1 FROM {pauses}) THEN ` + highestPosition + ` ELSE 0 END, ` + last + `, ` + unwritable)
 }
 
 const highestPosition = `COALESCE((SELECT MAX(position) FROM {outbox}), 0)`
@@ -151,8 +155,8 @@ const highestPosition = `COALESCE((SELECT MAX(position) FROM {outbox}), 0)`
 // snapshotOfLookahead also returns the highest position, and stops PostgreSQL from compiling the
 // later queries of the transaction.
 func snapshotOfLookahead(d dialect.Dialect) string {
-	return d.SQL(`SELECT horizon, ceiling, unowned, blocked, pauses, ` + highestPosition + `, last
-		FROM (` + snapshotQuery(d) + `) AS s (horizon, ceiling, unowned, blocked, pauses, highest, last)
+	return d.SQL(`SELECT horizon, ceiling, unowned, blocked, pauses, ` + highestPosition + `, last, unwritable
+		FROM (` + snapshotQuery(d) + `) AS s (horizon, ceiling, unowned, blocked, pauses, highest, last, unwritable)
 		WHERE set_config('jit', 'off', true) = 'off'`)
 }
 

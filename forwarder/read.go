@@ -132,8 +132,8 @@ func (s *store) readWithState(ctx context.Context, query dialect.Statement, args
 		if err := r.scanState(rows); err != nil {
 			return err
 		}
-		if r.state.replica { // its rows could be published, but never deleted
-			return dialect.ErrReplica
+		if err := r.state.writable(); err != nil {
+			return err
 		}
 		return r.scanAll(rows)
 	})
@@ -161,7 +161,8 @@ func (s *store) readInTx(ctx context.Context, read *dispatch.Read, args []any, r
 		query, queryPaused := s.sql.refill, s.sql.refillPaused
 		if !read.Refill {
 			query, queryPaused = s.sql.read, s.sql.readPaused
-			if err := r.state.scan(tx.QueryRowContext(ctx, s.sql.snapshot)); err != nil {
+			err := r.state.scan(tx.QueryRowContext(ctx, s.sql.snapshot))
+			if err = cmp.Or(err, r.state.writable()); err != nil {
 				return err
 			}
 			s.inTx = r.state.blocked || !s.alone
@@ -187,7 +188,7 @@ type outboxState struct {
 	unowned          bool
 	blocked          bool          // some keys are blocked
 	serializable     bool          // the default isolation level is SERIALIZABLE
-	replica          bool          // the server accepts no writes
+	readOnly         bool          // see readOnlyServer
 	rows             bool          // there are rows to read; set only by stateAlone and peek
 	pauses           string        // see listPauses
 	highest          int64         // highest position in the outbox; 0 if the read is not a lookahead and nothing is paused
@@ -195,7 +196,15 @@ type outboxState struct {
 }
 
 func (s *outboxState) scan(row *sql.Row) error {
-	return row.Scan(&s.horizon, &s.ceiling, &s.unowned, &s.blocked, &s.pauses, &s.highest, &s.last)
+	return row.Scan(&s.horizon, &s.ceiling, &s.unowned, &s.blocked, &s.pauses, &s.highest, &s.last, &s.readOnly)
+}
+
+// writable returns an error if rows of this server could be published, but not deleted.
+func (s *outboxState) writable() error {
+	if s.readOnly {
+		return dialect.ErrReadOnly
+	}
+	return nil
 }
 
 // reader scans the rows of one read into the same fields, to allocate little memory.
@@ -228,7 +237,7 @@ func (r *reader) scanState(rows *sql.Rows) error {
 	err := rows.Scan(&r.state.horizon, &none[0], &none[1], &none[2], &none[3], &none[4], &r.state.pauses, &none[5], &r.state.last,
 		&r.state.ceiling, &flags, new(sql.RawBytes))
 	r.state.unowned, r.state.blocked = flags&unownedSlots != 0, flags&blockedKeys != 0
-	r.state.serializable, r.state.replica = flags&serializable != 0, flags&replica != 0
+	r.state.serializable, r.state.readOnly = flags&serializable != 0, flags&readOnly != 0
 	r.state.rows = flags&rowsToRead != 0
 	return err
 }

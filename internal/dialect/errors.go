@@ -185,8 +185,8 @@ func Refused(err error) bool { return refused(err) && !Unavailable(err) && !Cont
 // replicaError always has the latter SQLSTATE.
 type replicaError struct{ error }
 
-// ErrReplica says that the server has become a replica. It has the SQLSTATE of a write there.
-var ErrReplica error = replicaError{errors.New("the server is a replica, which accepts no writes")}
+// ErrReadOnly has the SQLSTATE of a write on a read-only server.
+var ErrReadOnly error = replicaError{errors.New("the server is read-only: it is a replica, or default_transaction_read_only is on")}
 
 func isReplica(err error) bool { return State(err) == "0A000" && !Unstorable(err) }
 

@@ -33,10 +33,11 @@ type PgbouncerConfig struct {
 // Pgbouncer is a private connection pooler that runs as a child of this process. It
 // accepts all clients without a password.
 type Pgbouncer struct {
-	dir   tempDir
-	port  int
-	child *child
-	close func() error
+	config PgbouncerConfig
+	dir    tempDir
+	port   int
+	child  *child
+	close  func() error
 }
 
 // StartPgbouncer starts a pgbouncer and returns when it is ready. pgbouncer refuses to
@@ -52,6 +53,17 @@ func StartPgbouncer(ctx context.Context, config PgbouncerConfig) (*Pgbouncer, er
 // DSN returns the URL of a database of the PostgreSQL server, through the pgbouncer.
 func (p *Pgbouncer) DSN(database string) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", loopback(p.port), database)
+}
+
+// Lead makes the pgbouncer use another PostgreSQL server, named by its host and port, as
+// an operator does after a failover. It ends each connection to the former server when no
+// transaction uses it.
+func (p *Pgbouncer) Lead(server string) error {
+	p.config.Server = server
+	if _, err := p.configure(); err != nil {
+		return fmt.Errorf("servers: pgbouncer: lead: %w", err)
+	}
+	return p.child.cmd.Process.Signal(syscall.SIGHUP)
 }
 
 // Close ends the pgbouncer and removes its files. Further calls do nothing, and return
@@ -73,14 +85,14 @@ func startPgbouncer(ctx context.Context, config PgbouncerConfig) (*Pgbouncer, er
 	if err != nil {
 		return nil, err
 	}
-	p := &Pgbouncer{dir: dir}
+	p := &Pgbouncer{config: config, dir: dir}
 	p.close = sync.OnceValue(func() error {
 		p.child.kill()
 		return p.dir.remove()
 	})
 	for range 3 { // another process may take the port meanwhile
 		if p.port, err = freePort(); err == nil {
-			err = p.start(ctx, filepath.Join(binDir, "pgbouncer"), config)
+			err = p.start(ctx, filepath.Join(binDir, "pgbouncer"))
 		}
 		if err == nil {
 			return p, nil
@@ -92,14 +104,15 @@ func startPgbouncer(ctx context.Context, config PgbouncerConfig) (*Pgbouncer, er
 	return nil, errors.Join(err, p.Close())
 }
 
-func (p *Pgbouncer) start(ctx context.Context, binary string, config PgbouncerConfig) error {
-	host, port, err := net.SplitHostPort(config.Server)
+// configure writes pgbouncer.ini, and returns its path.
+func (p *Pgbouncer) configure() (ini string, err error) {
+	host, port, err := net.SplitHostPort(p.config.Server)
 	if err != nil {
-		return err
+		return "", err
 	}
 	settings := append([]string{
 		"[databases]",
-		fmt.Sprintf("* = host=%s port=%s user=%s", host, port, config.User),
+		fmt.Sprintf("* = host=%s port=%s user=%s", host, port, p.config.User),
 		"[pgbouncer]",
 		"listen_addr = 127.0.0.1",
 		fmt.Sprintf("listen_port = %d", p.port),
@@ -107,9 +120,14 @@ func (p *Pgbouncer) start(ctx context.Context, binary string, config PgbouncerCo
 		"auth_type = any",
 		"pool_mode = transaction",
 		"ignore_startup_parameters = extra_float_digits",
-	}, config.Settings...)
-	ini := filepath.Join(p.dir.path, "pgbouncer.ini")
-	if err := os.WriteFile(ini, []byte(lines(settings)), 0o600); err != nil {
+	}, p.config.Settings...)
+	ini = filepath.Join(p.dir.path, "pgbouncer.ini")
+	return ini, os.WriteFile(ini, []byte(lines(settings)), 0o600)
+}
+
+func (p *Pgbouncer) start(ctx context.Context, binary string) error {
+	ini, err := p.configure()
+	if err != nil {
 		return err
 	}
 	command := exec.Command(binary, ini)
@@ -129,7 +147,7 @@ func (p *Pgbouncer) start(ctx context.Context, binary string, config PgbouncerCo
 	if p.child, err = startChild(command, filepath.Join(p.dir.path, "pgbouncer.log"), syscall.SIGKILL); err != nil {
 		return err
 	}
-	err = await(ctx, p.child, "pgbouncer", config.Patience, func(ctx context.Context) error {
+	err = await(ctx, p.child, "pgbouncer", p.config.Patience, func(ctx context.Context) error {
 		_, err := askPostgres(ctx, p.DSN("postgres"), "SELECT 1")
 		return err
 	})
