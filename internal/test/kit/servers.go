@@ -24,6 +24,30 @@ func PrivatePostgres(t testing.TB, settings ...string) *servers.Postgres {
 	return private(t, server, err)
 }
 
+// Backup returns a base backup of a server. It is not started, see [servers.Postgres.Recover].
+func Backup(t testing.TB, server *servers.Postgres) *servers.Postgres {
+	t.Helper()
+	backup, err := server.Backup(t.Context())
+	return private(t, backup, err)
+}
+
+// Upgraded stops a server, and returns one of the first of the versions to which it can
+// be upgraded, with its data. If this machine has none of them, or only releases that are
+// too old for the server, the test is skipped and counted, even with REQUIRE_BACKENDS=1.
+func Upgraded(t testing.TB, server *servers.Postgres, versions ...string) *servers.Postgres {
+	t.Helper()
+	var errs []error
+	for _, version := range versions {
+		upgraded, err := server.Upgrade(t.Context(), version)
+		if !errors.Is(err, servers.ErrNotInstalled) {
+			return private(t, upgraded, err)
+		}
+		errs = append(errs, err)
+	}
+	leaveOut(t, "scripts/newer-servers.sh", errors.Join(errs...))
+	return nil
+}
+
 // Standby returns a standby of a server. If synchronous is set, each COMMIT of the server waits for it.
 func Standby(t testing.TB, primary *servers.Postgres, synchronous bool) *servers.Postgres {
 	t.Helper()

@@ -98,6 +98,9 @@ func (p *Postgres) Thaw() { p.server.thaw() }
 func (p *Postgres) Close() error { return p.close() }
 
 func (p *Postgres) discard() error {
+	if p.server == nil { // it was never started
+		return p.dir.remove()
+	}
 	// The data is not needed any more. SIGQUIT is used because SIGKILL would leave
 	// shared memory behind.
 	p.server.stop(syscall.SIGQUIT, 10*time.Second)
@@ -149,27 +152,34 @@ func findPostgres(binDir string) (string, error) {
 	}, "postgres", "initdb", "pg_basebackup")
 }
 
-func (p *Postgres) initialise(ctx context.Context) error {
+func (p *Postgres) initialise(ctx context.Context, args ...string) error {
 	locale := "C.UTF-8"
 	if runtime.GOOS != "linux" {
 		locale = "C" // the only locale that exists everywhere else
 	}
-	command, err := p.command("initdb", "-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale="+locale, "--no-sync")
+	args = append(args, "-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale="+locale, "--no-sync")
+	return p.Run(ctx, "initdb", args...)
+}
+
+// Run runs one of the programs of the server's version, such as pg_dump, in the server's
+// directory, and waits until it has ended.
+func (p *Postgres) Run(ctx context.Context, program string, args ...string) error {
+	command, err := p.command(program, args...)
 	if err != nil {
 		return err
 	}
-	initdb, err := startChild(command, filepath.Join(p.dir.path, "initdb.log"), syscall.SIGKILL)
+	child, err := startChild(command, filepath.Join(p.dir.path, program+".log"), syscall.SIGKILL)
 	if err != nil {
 		return err
 	}
 	select {
-	case <-initdb.gone:
+	case <-child.gone:
 	case <-ctx.Done():
-		initdb.kill()
-		return fmt.Errorf("initdb: %w", context.Cause(ctx))
+		child.kill()
+		return fmt.Errorf("%s: %w", program, context.Cause(ctx))
 	}
-	if !initdb.cmd.ProcessState.Success() {
-		return initdb.failure("initdb: " + initdb.cmd.ProcessState.String())
+	if !child.cmd.ProcessState.Success() {
+		return child.failure(program + ": " + child.cmd.ProcessState.String())
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 )
 
 // StartStandby starts a standby of p, a server that repeats what p commits, and returns when it
@@ -32,12 +31,7 @@ func (p *Postgres) StartStandby(ctx context.Context, synchronous bool) (*Postgre
 func (p *Postgres) Promote(ctx context.Context) error {
 	_, err := askPostgres(ctx, p.DSN("postgres"), "SELECT pg_promote(false)::text")
 	if err == nil { // a standby without a primary looks for it for up to five seconds
-		err = await(ctx, p.server, "the promoted standby", p.config.Patience, func(ctx context.Context) error {
-			if standby, err := askPostgres(ctx, p.DSN("postgres"), "SELECT pg_is_in_recovery()::text"); err != nil || standby == "false" {
-				return err
-			}
-			return errors.New("it is still a standby")
-		})
+		err = p.awaitWrites(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("servers: PostgreSQL: promote: %w", err)
@@ -52,7 +46,7 @@ func (p *Postgres) Follow(ctx context.Context, primary *Postgres) error {
 	removeSharedMemory(filepath.Join(p.data(), "postmaster.pid"))
 	err := os.RemoveAll(p.data())
 	for _, step := range []func(context.Context) error{
-		func(ctx context.Context) error { return p.copy(ctx, primary) }, p.start, primary.waitForStandby,
+		func(ctx context.Context) error { return p.copy(ctx, primary, "-R") }, p.start, primary.waitForStandby,
 	} {
 		if err == nil {
 			err = step(ctx)
@@ -64,42 +58,38 @@ func (p *Postgres) Follow(ctx context.Context, primary *Postgres) error {
 	return nil
 }
 
+func (p *Postgres) awaitWrites(ctx context.Context) error {
+	return await(ctx, p.server, "the promoted standby", p.config.Patience, func(ctx context.Context) error {
+		if standby, err := askPostgres(ctx, p.DSN("postgres"), "SELECT pg_is_in_recovery()::text"); err != nil || standby == "false" {
+			return err
+		}
+		return errors.New("it is still a standby")
+	})
+}
+
 func (p *Postgres) startStandby(ctx context.Context) (*Postgres, error) {
+	s, err := p.backup(ctx, "-R")
+	if err == nil {
+		err = s.startOnFreePort(ctx)
+	}
+	return s, err
+}
+
+// backup takes a base backup of p. The new server is not started.
+func (p *Postgres) backup(ctx context.Context, args ...string) (*Postgres, error) {
 	dir, err := newTempDir("postgres")
 	if err != nil {
 		return nil, err
 	}
 	s := &Postgres{config: p.config, dir: dir}
 	s.close = sync.OnceValue(s.discard)
-	if err = s.copy(ctx, p); err == nil {
-		err = s.startOnFreePort(ctx)
-	}
-	if err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	return s, nil
+	return s, s.copy(ctx, p, args...)
 }
 
-// copy copies the data of primary, so that p starts as its standby.
-func (p *Postgres) copy(ctx context.Context, primary *Postgres) error {
+// copy copies the data of primary. With the argument -R of pg_basebackup, p starts as its standby.
+func (p *Postgres) copy(ctx context.Context, primary *Postgres, args ...string) error {
 	from := fmt.Sprintf("host=127.0.0.1 port=%d user=postgres application_name=standby", primary.port)
-	command, err := p.command("pg_basebackup", "-D", p.data(), "-d", from, "-R", "-X", "stream", "-c", "fast", "--no-sync")
-	if err != nil {
-		return err
-	}
-	backup, err := startChild(command, filepath.Join(p.dir.path, "pg_basebackup.log"), syscall.SIGKILL)
-	if err != nil {
-		return err
-	}
-	select {
-	case <-backup.gone:
-	case <-ctx.Done():
-		backup.kill()
-	}
-	if !backup.cmd.ProcessState.Success() {
-		return backup.failure("pg_basebackup: " + backup.cmd.ProcessState.String())
-	}
-	return nil
+	return p.Run(ctx, "pg_basebackup", append(args, "-D", p.data(), "-d", from, "-X", "stream", "-c", "fast", "--no-sync")...)
 }
 
 // waitForStandby makes each COMMIT wait for the standby, and returns when it does.
