@@ -91,6 +91,9 @@ func (s Statement) GetAll(ctx context.Context, tx *sql.Tx, dest []any, args ...a
 
 func (s Statement) call(args []any) (string, error) {
 	b := []byte("EXECUTE " + s.name)
+	if s.prelude != "" {
+		b = []byte(s.prelude + "; EXECUTE " + s.name)
+	}
 	var err error
 	for i, arg := range args {
 		b = append(b, "(,"[min(i, 1)])

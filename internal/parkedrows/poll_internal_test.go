@@ -105,6 +105,23 @@ func TestQuietPollUsesNoTransaction(t *testing.T) {
 	}
 }
 
+func TestPollIsPlannedOnce(t *testing.T) {
+	t.Parallel()
+	db := kit.Postgres(t)
+	db.SetMaxOpenConns(1)
+	_, p := pollOf(t, db)
+	for range 2 {
+		_, err := p.Due(t.Context(), pollSelect)
+		kit.OK(t, err)
+	}
+	var plans int
+	kit.OK(t, db.QueryRowContext(t.Context(),
+		`SELECT COALESCE(SUM(custom_plans), 0) FROM pg_prepared_statements WHERE name LIKE 'once%'`).Scan(&plans))
+	if plans != 0 {
+		t.Errorf("it was planned for %d searches", plans)
+	}
+}
+
 // The error of the query outside of a transaction is not returned. The query in a
 // transaction returns it.
 func TestPollReturnsTheErrorOfTheDatabase(t *testing.T) {

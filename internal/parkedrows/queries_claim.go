@@ -80,7 +80,7 @@ func newDue(d dialect.Dialect) dialect.Statement {
 	from := func(class, after string) string {
 		return `SELECT '` + class + `' AS class, CAST(` + after + ` AS text)` + collation + ` AS after FROM has WHERE ` + class
 	}
-	return d.Statement("", `
+	return d.Statement(keepPlan, `
 		WITH RECURSIVE has (live, retry, replay, crashed) AS (`+
 		// No EXISTS: PostgreSQL ignores ORDER BY inside EXISTS, and could scan the whole table, or
 		// the rows of all tenants.
@@ -116,6 +116,10 @@ func newDue(d dialect.Dialect) dialect.Statement {
 		SELECT '', 0, '', crashed FROM has
 		ORDER BY 1, 2`)
 }
+
+// keepPlan makes PostgreSQL keep the first plan of a prepared query. Otherwise it plans the query
+// five times on each connection before it keeps a plan.
+const keepPlan = `SET LOCAL plan_cache_mode = force_generic_plan`
 
 // maxTenants limits the tenants of a class that one call of Store.Due examines one after another,
 // and the overdue retries whose tenants it adds.
