@@ -41,7 +41,8 @@ func (b *bench) fairness(ctx context.Context) ([]row, error) {
 	each := series{id: "tenants-each", unit: perSecond, what: fmt.Sprintf("the same, each of one of %d tenants", b.consume)}
 	limited := series{
 		id: "tenants-limited", unit: perSecond,
-		what: fmt.Sprintf("messages of %d tenants, at most %d at once of each, three instances, handlers that wait", limitedTenants, limitedAtOnce),
+		what: fmt.Sprintf("messages of %d tenants, at most %d at once of each, three instances, handlers that wait",
+			limitedTenants, limitedAtOnce),
 	}
 	crowded := series{id: "tenants-crowded", unit: perSecond, what: "the same while a further tenant has as many waiting as all of them"}
 	err := b.turns(

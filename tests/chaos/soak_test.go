@@ -12,7 +12,9 @@ import (
 func TestPlotHasAPointForEachSampleAndTheVerdict(t *testing.T) {
 	r := bitten()
 	for n := range 10 {
-		r.Samples = append(r.Samples, sample{At: time.Duration(n) * time.Minute, Messages: int64(n), Goroutines: 100 - n, sizes: sizes{Parked: int64(n) * megabyte}})
+		r.Samples = append(r.Samples, sample{
+			At: time.Duration(n) * time.Minute, Messages: int64(n), Goroutines: 100 - n, sizes: sizes{Parked: int64(n) * megabyte},
+		})
 	}
 	svg := r.draw("2026-01-02, PostgreSQL <18>")
 	for _, want := range []string{r.verdict(), "2026-01-02, PostgreSQL &lt;18&gt;", ">9m0s<", ">100<", ">9<"} {
