@@ -60,7 +60,7 @@ func measured(inject func(ctx context.Context, s *strike) (string, error)) func(
 		err = errors.Join(err, s.flows(ctx), s.whole(ctx))
 		s.hold(ctx)
 		s.after = after()
-		return proof, err
+		return fmt.Sprintf("%s; silent for %s, then %s", proof, s.during, s.after), err
 	}
 }
 
@@ -68,8 +68,8 @@ func measured(inject func(ctx context.Context, s *strike) (string, error)) func(
 // every commit. It also sets the ticktime, which a node forgets when it ends.
 func (s *strike) whole(ctx context.Context) error {
 	expression := fmt.Sprintf("net_kernel:set_net_ticktime(%d, 0), "+
-		"{length(nodes()), rabbit_quorum_queue:list_with_minimum_quorum()}", ticktime)
-	want := fmt.Sprintf("{%d,[]}", len(s.nodes)-1)
+		"{length(nodes()), length(rabbit_quorum_queue:list_with_minimum_quorum())}", ticktime)
+	want := fmt.Sprintf("{%d,0}", len(s.nodes)-1)
 	for _, node := range s.nodes {
 		answer := ""
 		if err := s.until(ctx, node.Name()+" and its queues work", func() bool {
@@ -146,20 +146,34 @@ func leaderKill(ctx context.Context, s *strike) (string, error) {
 	return fmt.Sprintf("another node led %s after %v", queue, after), errors.Join(err, leader.Restart(context.WithoutCancel(ctx)))
 }
 
-// nodeFreeze freezes a node until the other nodes have given it up. The node continues by itself.
+// nodeFreeze freezes a node until the other nodes have given it up.
 func nodeFreeze(ctx context.Context, s *strike) (string, error) {
 	_, leader, others, err := s.leader(ctx)
 	if err != nil {
 		return "", err
 	}
 	leader.Freeze()
-	defer leader.Thaw()
 	began := time.Now()
 	err = s.missed(ctx, leader, others)
 	after := time.Since(began).Round(10 * time.Millisecond)
 	err = errors.Join(err, s.flows(ctx))
 	s.hold(ctx)
-	return fmt.Sprintf("the other nodes gave it up after %v", after), err
+	leader.Thaw()
+	joins, failure := s.joins(ctx, leader)
+	return fmt.Sprintf("the other nodes gave it up after %v; then %s", after, joins), errors.Join(err, failure)
+}
+
+// joins waits until a node that was separated from the others works together with them again. If a
+// node of RabbitMQ 3.10 has not noticed that it was alone, Mnesia lets it join only after a restart.
+func (s *strike) joins(ctx context.Context, node *servers.Rabbit) (how string, err error) {
+	const byItself = time.Minute
+	waiting, cancel := context.WithTimeout(ctx, byItself)
+	defer cancel()
+	if s.whole(waiting) == nil {
+		return "it joined by itself", nil
+	}
+	node.Kill()
+	return "it was restarted", node.Restart(context.WithoutCancel(ctx))
 }
 
 // missed waits until all the other nodes see a node no more.
@@ -243,7 +257,7 @@ func leadersMoved(ctx context.Context, s *strike) (string, error) {
 		}
 		to := others[s.IntN(len(others))].Name()
 		if _, err := s.rabbit.Eval(ctx, fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), `+
-			`{migrated, _} = rabbit_quorum_queue:transfer_leadership(Q, %s)`, queue, to)); err != nil {
+			`rabbit_quorum_queue:transfer_leadership(Q, %s)`, queue, to)); err != nil {
 			return "", err
 		}
 		if _, err := s.followed(ctx, queue, leader, others); err != nil {
@@ -273,19 +287,21 @@ func partition(ctx context.Context, s *strike) (proof string, err error) {
 	}
 	defer func() {
 		_, failure := leader.RabbitCtl().Eval(context.WithoutCancel(ctx), cookie("erlang:get_cookie()"))
-		err = errors.Join(err, failure)
+		joins, late := s.joins(ctx, leader)
+		proof, err = proof+"; then "+joins, errors.Join(err, failure, late)
 	}()
 	if _, err := leader.RabbitCtl().Eval(ctx, cookie("wrong")+", [erlang:disconnect_node(Node) || Node <- nodes()]"); err != nil {
 		return "", err
 	}
 	began := time.Now()
+	alone := s.amqp[consuming][slices.Index(s.nodes, leader)].open()
 	err = s.missed(ctx, leader, others)
 	if err == nil {
 		// Until the partition is longer than the timeouts of the processes.
 		rest(ctx, (ticktime+2)*time.Second)
 		err = errors.Join(s.missed(ctx, leader, others), s.flows(ctx))
 	}
-	return fmt.Sprintf("the node was alone for %v", time.Since(began).Round(time.Second)), err
+	return fmt.Sprintf("the node and %d connections of consumers were alone for %v", alone, time.Since(began).Round(time.Second)), err
 }
 
 // failover ends the primary with the function end, and promotes the standby. When messages flow again,

@@ -15,6 +15,10 @@ type silence struct {
 	Handled   time.Duration `json:"handled"`
 }
 
+func (s silence) String() string {
+	return fmt.Sprintf("%.1f s (published) and %.1f s (handled)", s.Published.Seconds(), s.Handled.Seconds())
+}
+
 func (s silence) longer(than silence) silence {
 	return silence{max(s.Published, than.Published), max(s.Handled, than.Handled)}
 }

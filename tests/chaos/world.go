@@ -204,6 +204,11 @@ func (w *world) declare(ctx context.Context) error {
 	config := exchanges(w.rabbit.URL("/"), w.quorum)
 	err := declareTopics(config, append(slices.Clone(topics), remote)...)
 	config.Queue.GenerateName = func(string) string { return recorderQueue }
+	if w.quorum {
+		// A quorum queue ignores that a consumer is exclusive. It would deliver later messages to a new
+		// connection before those that the lost one had not acked.
+		config.Queue.Arguments["x-single-active-consumer"] = true
+	}
 	err = errors.Join(err, declareTopics(config, ledger))
 	for _, node := range w.nodes {
 		err = errors.Join(err, node.WriteDefinitions(ctx))
