@@ -252,6 +252,7 @@ func (a *audit) order(ctx context.Context) error {
 	inversions, seen, copies := a.recorder.found()
 	a.Inversions = len(inversions)
 	a.example("inversions", inversions)
+	a.example("never recorded", a.recorder.absent())
 	a.notef("%d messages reached the ledger's exchange, %d were copies of keyed ones", seen, copies)
 	rows, err := a.db.QueryContext(ctx, `SELECT ordering_key, number FROM keys`)
 	if err != nil {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -23,6 +25,7 @@ type recorder struct {
 
 	mu         sync.Mutex
 	last       map[string]int64 // highest number of each key
+	missing    map[string]bool  // messages that others have overtaken and that have not come yet: key and number
 	seen       int64
 	copies     int64
 	inversions []string
@@ -31,7 +34,7 @@ type recorder struct {
 // startRecorder starts a recorder that connects to the first of the nodes that works.
 func startRecorder(urls ...string) *recorder {
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &recorder{cancel: cancel, last: make(map[string]int64)}
+	r := &recorder{cancel: cancel, last: make(map[string]int64), missing: make(map[string]bool)}
 	r.ended.Go(func() {
 		for ctx.Err() == nil {
 			for _, url := range urls {
@@ -101,7 +104,11 @@ func (r *recorder) note(id, key, numbered string) {
 	switch {
 	case number <= last:
 		r.copies++
+		delete(r.missing, key+" "+numbered)
 	case number > last+1:
+		for n := last + 1; n < number; n++ {
+			r.missing[key+" "+strconv.FormatInt(n, 10)] = true
+		}
 		r.inversions = append(r.inversions, id+" is number "+numbered+" of "+key+" and came after "+strconv.FormatInt(last, 10))
 		r.last[key] = number
 	default:
@@ -116,6 +123,13 @@ func (r *recorder) found() (inversions []string, seen, copies int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.inversions, r.seen, r.copies
+}
+
+// absent returns the messages that have never come although later ones of their key have: key and number.
+func (r *recorder) absent() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(maps.Keys(r.missing))
 }
 
 func (r *recorder) highest(key string) int64 {

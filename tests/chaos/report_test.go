@@ -158,8 +158,9 @@ func TestRecorderFindsMessagesOutOfOrder(t *testing.T) {
 		{"copies", []int{1, 1, 2, 1, 2, 3}, 0, 3},
 		{"one overtakes", []int{1, 3, 2, 4}, 1, 1},
 		{"the first is late", []int{2, 1}, 1, 1},
+		{"one never comes", []int{1, 3, 4}, 1, 0},
 	} {
-		r := &recorder{last: make(map[string]int64)}
+		r := &recorder{last: make(map[string]int64), missing: make(map[string]bool)}
 		for _, n := range c.numbers {
 			r.note("id", "key", strconv.Itoa(n))
 			r.note("id", "", "") // without a key there is no order
@@ -167,6 +168,9 @@ func TestRecorderFindsMessagesOutOfOrder(t *testing.T) {
 		inversions, seen, copies := r.found()
 		if len(inversions) != c.inversions || copies != c.copies || seen != int64(2*len(c.numbers)) {
 			t.Errorf("%s: %v, %d seen, %d copies", c.name, inversions, seen, copies)
+		}
+		if absent := r.absent(); len(absent) > 0 != (c.name == "one never comes") {
+			t.Errorf("%s: %q never came", c.name, absent)
 		}
 	}
 }
