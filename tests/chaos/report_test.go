@@ -72,7 +72,7 @@ func TestSilenceIsMeasured(t *testing.T) {
 	stop := w.listen()
 	const each = 300 * time.Millisecond
 	for range 4 {
-		rest(t.Context(), each) // this time is what is measured
+		rest(t.Context(), each) // the silence that listen must measure
 		publish("once.forwarder.published/confirmed")
 	}
 	if s := stop(); s.Published < each-beatEvery || s.Handled < 4*each || s.Published >= s.Handled {

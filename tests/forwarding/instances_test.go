@@ -122,7 +122,7 @@ func (f *fleet) cost() cost {
 	}
 }
 
-// costDuring returns what is used in each second of a time.
+// costDuring waits for the time idle, and returns what the fleet has used in each second of it.
 func (f *fleet) costDuring(idle time.Duration) (each cost) {
 	f.Helper()
 	before, began := f.cost(), time.Now()

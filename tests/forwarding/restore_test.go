@@ -398,9 +398,9 @@ func (nowhere) Publish(string, ...*message.Message) error { return errors.New("n
 func (nowhere) Close() error                              { return nil }
 
 // returnsToThePast runs the shop with a database that was restored to an earlier moment, while the
-// broker has messages from later ones. No event takes effect twice. The events are missing that
-// waited in the queues at that moment, and were handled since. Reconciliation finds them, and what
-// orders have caused that no longer exist. The sent log repairs what is missing.
+// broker has messages from later ones. No event takes effect twice. Events that waited in the queues at
+// that moment, and were handled since, are missing. Reconciliation finds them, and also the events whose
+// orders no longer exist. A replay of the sent log brings the missing ones.
 func (s *shop) returnsToThePast(t *testing.T, db, before *sql.DB, queued []amqp.Delivery) {
 	t.Helper()
 	kit.OK(t, schema.Check(t.Context(), db, schema.Config{}))
@@ -458,7 +458,8 @@ func (s *shop) returnsToThePast(t *testing.T, db, before *sql.DB, queued []amqp.
 	}
 }
 
-// reconcile lets hours pass, and compares what payments should have handled with what it has handled.
+// reconcile makes all rows hours older, and returns the sent events that payments has not handled, and
+// the handled ones that were never sent.
 func (s *shop) reconcile(t *testing.T, db *sql.DB) (missing, phantoms []string) {
 	t.Helper()
 	for _, update := range []string{
