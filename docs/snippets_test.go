@@ -95,10 +95,10 @@ func _(db *sql.DB) (*once.Consumer, error) {
 }
 
 func _(consumer *once.Consumer, router *message.Router, subscriber message.Subscriber, capture once.HandlerFunc) {
-	// The handler does not change, and is called for one message after another.
+	// The handler does not change. It is called for one message after another.
 	consumer.AddHandlerInBatches(router, "payments", "orders.placed", subscriber, capture)
 
-	// The handler gets all messages, and writes them with one statement.
+	// The handler gets all messages of the batch, and writes them with one statement.
 	consumer.AddBatchHandler(router, "revenue", "orders.placed", subscriber,
 		func(ctx context.Context, tx *sql.Tx, orders []*message.Message) ([]*message.Message, error) {
 			ids := make([]string, len(orders))
