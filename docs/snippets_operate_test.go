@@ -52,10 +52,10 @@ func _(dsn string) error {
 func _(db *sql.DB) error {
 	inbox, err := dedup.New(db, dedup.Config{
 		Outbox: outbox.Publisher,
-		Key: func(msg *message.Message) string { // what the message asks for, whatever its id
+		Key: func(msg *message.Message) string { // identifies the requested operation
 			return "capture/" + msg.Metadata.Get("order_id")
 		},
-		Content: func(msg *message.Message) []byte { // what must be the same, without the time of sending
+		Content: func(msg *message.Message) []byte { // must be equal in all copies
 			return []byte(msg.Metadata.Get("amount"))
 		},
 	})
