@@ -14,7 +14,7 @@ import (
 	"github.com/watermill-once/once/internal/test/kit"
 )
 
-var onceCommand = regexp.MustCompile("(?m)(?:`|^)once ([a-z]+[^`#\n]*)")
+var onceCommand = regexp.MustCompile("(?m)(?:`|^ *)once ([a-z]+[^`#\n]*)")
 
 // Each command that a page of the docs names must exist, and must have the flags that
 // the page names.
