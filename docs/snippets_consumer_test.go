@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -39,7 +40,7 @@ func _(consumer *once.Consumer, router *message.Router, subscriber message.Subsc
 func _(consumer *once.Consumer, router *message.Router, subscriber message.Subscriber, provider outsideProvider) {
 	consumer.AddHandler(router, "mailer", "mails.intended", subscriber,
 		func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
-			receipt, found, err := provider.Find(ctx, msg.UUID) // a reference that was given to the provider
+			receipt, found, err := provider.Find(ctx, msg.UUID) // Send has passed this id as a reference
 			if err == nil && !found {
 				receipt, err = provider.Send(ctx, msg.UUID, msg.Payload)
 			}
@@ -84,7 +85,7 @@ func _(ctx context.Context, db *sql.DB, mux *http.ServeMux, authenticatedUser fu
 		w.WriteHeader(http.StatusCreated)
 		return outbox.Publisher(tx).Publish("orders.placed", outbox.NewMessage([]byte(r.FormValue("customer"))))
 	}))
-	return keys.Run(ctx) // until ctx ends: it forgets keys after Config.Retention
+	return keys.Run(ctx) // until ctx ends; deletes keys after Config.Retention
 }
 
 // The code of docs/sagas.md.
@@ -105,6 +106,41 @@ func _(consumer *once.Consumer, router *message.Router, subscriber message.Subsc
 			event := message.NewMessage(msg.UUID+"."+topic, msg.Payload)
 			return []*message.Message{once.To(topic, event)}, nil
 		})
+}
+
+// The code of docs/ordering.md.
+
+func placeOrderOf(ctx context.Context, db *sql.DB, customer, order string) error {
+	return outbox.InTx(ctx, db, func(tx *sql.Tx, events message.Publisher) error {
+		if err := outbox.LockKey(ctx, tx, customer); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO orders (id, customer) VALUES ($1, $2)`, order, customer); err != nil {
+			return err
+		}
+		msg := outbox.NewMessage([]byte(order))
+		outbox.SetOrderingKey(msg, customer)
+		return events.Publish("orders.placed", msg)
+	})
+}
+
+func _(db *sql.DB, config amqp.Config, router *message.Router, capture once.HandlerFunc) error {
+	config.Queue.Arguments = amqp091.Table{
+		amqp091.QueueTypeArg:            amqp091.QueueTypeQuorum,
+		amqp091.SingleActiveConsumerArg: true, // "x-single-active-consumer"
+	}
+	subscriber, err := rabbit.NewSubscriber(config, rabbit.SubscriberConfig{})
+	if err != nil {
+		return err
+	}
+	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
+		Retry: retry.Config{KeyOrder: retry.BlockWhileRetried},
+	})
+	if err != nil {
+		return err
+	}
+	consumer.AddHandler(router, "payments", "orders.placed", subscriber, capture)
+	return nil
 }
 
 // The code of docs/topic-exchange.md.

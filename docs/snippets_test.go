@@ -87,13 +87,6 @@ func _(db *sql.DB) (*once.Consumer, error) {
 	return consumer, err
 }
 
-func _(db *sql.DB) (*once.Consumer, error) {
-	consumer, err := once.NewConsumer(db, once.ConsumerConfig{
-		Retry: retry.Config{KeyOrder: retry.BlockWhileRetried},
-	})
-	return consumer, err
-}
-
 func _(consumer *once.Consumer, router *message.Router, subscriber message.Subscriber, capture once.HandlerFunc) {
 	// The handler does not change. It is called for one message after another.
 	consumer.AddHandlerInBatches(router, "payments", "orders.placed", subscriber, capture)
@@ -137,17 +130,8 @@ func _() *sequence.Config {
 		Policy:      sequence.HoldForGap,
 		FromZero:    true,           // versions begin at 0; the default is 1
 		Window:      time.Hour,      // the default is 15 minutes, or more if retry tries for longer
-		AfterWindow: sequence.Apply, // the default is Quarantine; or a function: OnGap
+		AfterWindow: sequence.Apply, // the default is Quarantine; OnGap can decide instead
 	}
-}
-
-func _(db *sql.DB, router *message.Router, inbox *dedup.Inbox) error {
-	order, err := sequence.New(sequence.Config{Tx: dedup.TxFromContext})
-	if err != nil {
-		return err
-	}
-	router.AddMiddleware(inbox.Middleware, order.Middleware) // inside of dedup
-	return nil
 }
 
 func _(ctx context.Context, db *sql.DB) error {
