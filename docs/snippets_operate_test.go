@@ -144,7 +144,7 @@ func _(t *testing.T, db *sql.DB) {
 
 func _(t *testing.T, db *sql.DB, capturePayment once.HandlerFunc) {
 	oncetest.Run(t, oncetest.Config{
-		DB:       db, // for tests: PostgreSQL, or SQLite in a file, with your tables and ours
+		DB:       db, // a test database: PostgreSQL, or SQLite in a file, with the tables of service and library
 		Handler:  capturePayment,
 		Messages: []*message.Message{message.NewMessage("order-17", []byte("17")), message.NewMessage("order-18", []byte("18"))},
 		Reset: func(ctx context.Context, db *sql.DB) error {
