@@ -263,7 +263,7 @@ func _(
 	}
 	http.Handle("/health/", checks.Handler()) // GET /health/live, GET /health/ready
 	if err := checks.Health(ctx).Err(); err != nil {
-		log.Println("health:", err) // a line for each check that is not well, and what to do
+		log.Println("health:", err) // a line for each failed check, and what to do
 	}
 	return nil
 }
