@@ -79,7 +79,7 @@ func (c *consumer) add(router *message.Router) (run func(context.Context) error,
 		},
 		Retry: retry.Config{
 			Policy:      retry.Policy{Immediate: 1, Delayed: 2, Base: 100 * time.Millisecond},
-			CrashBudget: crashBudget, Lease: consumerLease, PollInterval: 50 * time.Millisecond,
+			CrashBudget: crashBudget, Lease: consumerLease, PollInterval: c.Poll,
 		},
 		DurableConsumers: []string{notices}, // with a breaker
 		Logger:           newLog(c.Name),

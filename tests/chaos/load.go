@@ -19,7 +19,8 @@ const mostWaiting = 2000
 type load struct {
 	world *world
 	most  int64
-	slow  time.Duration // see order.For, for writers that must not pause although many messages wait
+	pace  time.Duration // see order.For
+	slow  time.Duration // the same, for writers that must not pause although many messages wait
 
 	mu     sync.Mutex
 	full   bool
@@ -44,11 +45,11 @@ func (l *load) run(ctx context.Context) {
 func (l *load) apply() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	o := order{Do: doResume}
+	o := order{Do: doResume, For: l.pace}
 	if l.full && l.needed == 0 || l.held > 0 {
 		o.Do = doPause
 	} else if l.full {
-		o.For = l.slow
+		o.For = max(l.pace, l.slow)
 	}
 	l.world.tell(writing, o)
 }

@@ -85,6 +85,7 @@ type options struct {
 	bites    int           // number of effective injections to reach for each kind
 	waiting  int64         // backlog at which writers pause
 	duration time.Duration // minimum duration
+	pace     time.Duration // pause of each goroutine that writes, between two transactions
 	faults   []fault
 	json     string
 	plot     string
@@ -110,6 +111,9 @@ func newFlags() (*flag.FlagSet, *options, *string) {
 	flags.IntVar(&o.messages, "messages", 200_000, "go on until so many messages are committed")
 	flags.IntVar(&o.bites, "bites", 3, "go on until each kind of fault was seen so often")
 	flags.DurationVar(&o.duration, "duration", 0, "go on for at least so long")
+	flags.DurationVar(&o.pace, "pace", 0,
+		"pause of each of the 8 goroutines that write, after a transaction. Forwarders and consumers then poll as by default,\n"+
+			"so that a soak leaves the machine to other work")
 	flags.StringVar(&only, "only", "", "only these `kinds` of fault, separated by commas")
 	flags.StringVar(&o.json, "json", "", "write the result to this `file` too")
 	flags.StringVar(&o.plot, "plot", "", "draw what processes and tables use to this `file`, an SVG")
@@ -177,6 +181,9 @@ func parse(args []string) (options, error) {
 		if err := cmdline.Writable(file); err != nil { // checked now, not after a run of eight hours
 			refuse("-%s: must be a file that can be written: %w", name, err)
 		}
+	}
+	if o.pace < 0 {
+		refuse("-pace is %v: must not be negative", o.pace)
 	}
 	if o.duration < 0 {
 		refuse("-duration is %v: must not be negative", o.duration)

@@ -21,9 +21,9 @@ func TestOptions(t *testing.T) {
 	if err := os.WriteFile(old, []byte("#!/bin/sh\necho chaos $1\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	o, err = parse(strings.Fields("-seed 5 -messages 10 -bites 2 -old " + old + " -duration 2h " +
+	o, err = parse(strings.Fields("-seed 5 -messages 10 -bites 2 -old " + old + " -duration 2h -pace 1s " +
 		"-only duplicates,writer-kill -plant inbox,order -json f"))
-	if err != nil || o.seed != 5 || o.messages != 10 || o.bites != 2 || o.old != old || o.duration != 2*time.Hour ||
+	if err != nil || o.seed != 5 || o.messages != 10 || o.bites != 2 || o.old != old || o.duration != 2*time.Hour || o.pace != time.Second ||
 		len(o.faults) != 2 || o.json != "f" ||
 		!(life{Plant: o.plant}).planted(plantOrder) || (life{Plant: o.plant}).planted(plantOutbox) {
 		t.Errorf("%v, %v", o, err)
@@ -41,13 +41,13 @@ func TestOptions(t *testing.T) {
 }
 
 func TestEveryInvalidOptionIsNamed(t *testing.T) {
-	_, err := parse(strings.Fields("-messages 0 -bites 0 -old /nowhere/at/all -duration -1s -quorum -cluster 2 " +
+	_, err := parse(strings.Fields("-messages 0 -bites 0 -old /nowhere/at/all -duration -1s -pace -1s -quorum -cluster 2 " +
 		"-only nothing -plant nowhere more"))
 	if !errors.Is(err, errUsage) {
 		t.Fatal(err)
 	}
 	for _, wrong := range []string{
-		"-messages", "-bites", "-old", "-duration", "-quorum", "-cluster is 2", "-cluster: must not", `"nothing"`, `"nowhere"`, `"more"`,
+		"-messages", "-bites", "-old", "-duration", "-pace", "-quorum", "-cluster is 2", "-cluster: must not", `"nothing"`, `"nowhere"`, `"more"`,
 	} {
 		if !strings.Contains(err.Error(), wrong) {
 			t.Errorf("%s is not in: %v", wrong, err)

@@ -35,16 +35,17 @@ const (
 
 // life is the configuration of one process of a member.
 type life struct {
-	Role    string   `json:"role"`
-	Name    string   `json:"name"` // unique
-	DSN     string   `json:"dsn"`
-	Pgx     bool     `json:"pgx"`  // the driver is pgx, not lib/pq
-	Lazy    bool     `json:"lazy"` // lazytx is used: events are sent with COMMIT, and BEGIN with the first statement
-	AMQP    string   `json:"amqp"`
-	Nodes   []string `json:"nodes"`   // addresses of the nodes of RabbitMQ
-	Quorum  bool     `json:"quorum"`  // queues are quorum queues
-	Journal string   `json:"journal"` // writers only
-	Plant   string   `json:"plant"`   // parts that are broken on purpose
+	Role    string        `json:"role"`
+	Name    string        `json:"name"` // unique
+	DSN     string        `json:"dsn"`
+	Pgx     bool          `json:"pgx"`  // the driver is pgx, not lib/pq
+	Lazy    bool          `json:"lazy"` // lazytx is used: events are sent with COMMIT, and BEGIN with the first statement
+	AMQP    string        `json:"amqp"`
+	Nodes   []string      `json:"nodes"`   // addresses of the nodes of RabbitMQ
+	Quorum  bool          `json:"quorum"`  // queues are quorum queues
+	Poll    time.Duration `json:"poll"`    // between two looks at the tables of forwarders and consumers; 0 means their default
+	Journal string        `json:"journal"` // writers only
+	Plant   string        `json:"plant"`   // parts that are broken on purpose
 }
 
 // order is a command that the test process writes to the standard input of a process.
@@ -187,7 +188,7 @@ func (a *actor) newForwarder(db *sql.DB) (*forwarder.Forwarder, *rabbit.Publishe
 		return nil, nil, err
 	}
 	fwd, err := forwarder.New(db, publisher, forwarder.Config{
-		PollMax:       50 * time.Millisecond,
+		PollMax:       a.Poll,
 		Backoff:       forwarder.Exponential(50*time.Millisecond, 500*time.Millisecond),
 		MaxAttempts:   1_000_000,
 		StallTimeout:  5 * time.Second,

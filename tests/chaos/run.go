@@ -58,7 +58,7 @@ func run(ctx context.Context, o options, out io.Writer) (r *report, err error) {
 		defer watch.Wait()
 		defer stop()
 	}
-	w.load.most = o.waiting
+	w.load.most, w.load.pace = o.waiting, o.pace
 	pressing, stop := context.WithCancel(ctx)
 	defer stop()
 	go w.load.run(pressing)

@@ -61,7 +61,7 @@ func (a *actor) branch(ctx context.Context, db *sql.DB) error {
 		chain, err := once.NewConsumer(db, once.ConsumerConfig{
 			Dedup: dedup.Config{Retention: retention, MaxDuplicateAge: retention, LockTimeout: inboxLockTimeout},
 			Retry: retry.Config{
-				Policy: retry.Policy{Immediate: 1, Delayed: 2, Base: 100 * time.Millisecond}, Lease: consumerLease, PollInterval: 50 * time.Millisecond,
+				Policy: retry.Policy{Immediate: 1, Delayed: 2, Base: 100 * time.Millisecond}, Lease: consumerLease, PollInterval: a.Poll,
 			},
 			Logger: newLog(a.Name), MeterProvider: a.tally.meters,
 		})
@@ -110,7 +110,7 @@ func (w *world) prepareBranch(ctx context.Context) (err error) {
 func (w *world) beginBranch(plant string) error {
 	m := &member{
 		life: life{
-			Role: branching, Plant: plant, Quorum: w.quorum,
+			Role: branching, Plant: plant, Quorum: w.quorum, Poll: w.poll,
 			DSN:  w.dsn(user, "branch") + lockTimeout,
 			AMQP: w.amqpURL(w.rabbit.Address()), Nodes: w.addresses(),
 		},

@@ -35,6 +35,7 @@ type world struct {
 	rabbit   *servers.Rabbit
 	nodes    []*servers.Rabbit // rabbit, and the other nodes of its cluster
 	quorum   bool              // queues are quorum queues
+	poll     time.Duration     // between two looks at the tables of forwarders and consumers; 0 means their default
 	disk     *disk             // contains the outbox and the table hoard; nil if this machine cannot mount a disk
 
 	db     *sql.DB // connects directly, without a proxy
@@ -55,7 +56,11 @@ type world struct {
 // the result, also after an error.
 func newWorld(ctx context.Context, o options) (*world, error) {
 	w := &world{
-		quorum: o.quorum || o.cluster > 0, pg: make(map[string][]*proxy), amqp: make(map[string][]*proxy), outside: newOutside(),
+		quorum: o.quorum || o.cluster > 0, poll: 50 * time.Millisecond,
+		pg: make(map[string][]*proxy), amqp: make(map[string][]*proxy), outside: newOutside(),
+	}
+	if o.pace > 0 {
+		w.poll = 0
 	}
 	w.load = &load{world: w, most: mostWaiting}
 	var err error
@@ -312,7 +317,7 @@ func (w *world) begin(plant string) error {
 			}
 			m := &member{
 				life: life{
-					Role: role, Plant: plant, Quorum: w.quorum,
+					Role: role, Plant: plant, Quorum: w.quorum, Poll: w.poll,
 					DSN: w.dsn(user, "chaos", w.pg[role]...) + lockTimeout,
 				},
 				dir: w.dir, base: fmt.Sprintf("%s%d", role, n+1), driver: n, program: w.program, old: w.old,
