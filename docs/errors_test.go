@@ -209,7 +209,7 @@ func TestLogLinesOfThePageAreInTheCode(t *testing.T) {
 		code.WriteString(spaces.ReplaceAllString(string(source), ""))
 	}
 	lines := logged.FindAllStringSubmatch(string(page), -1)
-	if len(lines) < 15 {
+	if len(lines) < 8 {
 		t.Fatalf("only %d log lines were found", len(lines))
 	}
 	for _, line := range lines {
