@@ -1,12 +1,16 @@
 package rabbit_test
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/internal/test/kit"
@@ -246,4 +250,97 @@ func TestANodeThatCannotServeIsLeft(t *testing.T) {
 		resume[brokers[0]]()
 	}
 	eventually(t, "consumes at the other broker", func() bool { return h.said(consumingLine) > 0 })
+}
+
+// separate ends the connections between a node and the others, and makes it refuse new ones, until
+// the test calls join. Clients still reach all nodes.
+func separate(t *testing.T, node *servers.Rabbit, others []*servers.Rabbit) (join func()) {
+	t.Helper()
+	var names []string
+	for _, other := range others {
+		names = append(names, other.Name())
+	}
+	// A wrong cookie makes the other nodes refuse this node, and this node the others.
+	tell := func(cookie, more string) {
+		expression := fmt.Sprintf("[erlang:set_cookie(Node, %s) || Node <- [%s]]%s", cookie, strings.Join(names, ","), more)
+		kit.OK(t, kit.Err(node.RabbitCtl().Eval(context.WithoutCancel(t.Context()), expression)))
+	}
+	tell("wrong", ", [erlang:disconnect_node(Node) || Node <- nodes()]")
+	return func() { tell("erlang:get_cookie()", "") }
+}
+
+// leadBy moves the leader of a quorum queue to a node.
+func leadBy(t *testing.T, node *servers.Rabbit, queue string) {
+	t.Helper()
+	const lookup = `{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), `
+	eval(t, node, fmt.Sprintf(lookup+"rabbit_quorum_queue:transfer_leadership(Q, node())", queue))
+	eventually(t, "the node leads the queue", func() bool {
+		leads, err := node.Eval(t.Context(), fmt.Sprintf(lookup+"rabbit_quorum_queue:find_leader(Q) =:= {element(1, amqqueue:get_pid(Q)), node()}", queue))
+		return err == nil && leads == "true"
+	})
+}
+
+// Trap 123. A node that is separated from the others keeps the connections of its clients, and
+// delivers nothing. A subscriber leaves it, whether the node led the queue or not.
+func TestASeparatedNodeIsLeft(t *testing.T) {
+	kit.Long(t)
+	t.Parallel()
+	c := &cluster{T: t, nodes: kit.PrivateRabbitCluster(t, 3), logs: make(map[string]*heard)}
+	var addresses []string
+	for _, node := range c.nodes {
+		addresses = append(addresses, node.Address())
+	}
+	var lone *servers.Rabbit
+	received := make(map[string]<-chan *message.Message) // by queue
+	for _, who := range []string{"leader", "follower"} {
+		queue := declareQuorum(t, c.nodes[0].URL("/"), len(c.nodes))
+		for received[queue] == nil { // until the subscriber is connected to the node to separate
+			h := new(heard)
+			c.logs[who] = h
+			cfg := brisk
+			cfg.Nodes, cfg.Logger, cfg.DialTimeout = addresses, h, 10*time.Second
+			config := queueConfig(c.nodes[0].URL("/"))
+			config.Queue.Arguments = amqp091.Table{
+				"x-queue-type": "quorum", "x-quorum-initial-group-size": int32(len(c.nodes)), "x-queue-leader-locator": "client-local",
+			}
+			s := newSubscriber(t, config, cfg)
+			messages := subscribe(t, s, queue)
+			lone = cmp.Or(lone, c.nodeOf(who))
+			if c.nodeOf(who) == lone {
+				received[queue] = messages
+			} else {
+				kit.OK(t, s.Close())
+			}
+		}
+		by := lone
+		if who == "follower" {
+			by = c.nodes[(slices.Index(c.nodes, lone)+1)%len(c.nodes)]
+		}
+		leadBy(t, by, queue)
+		send(t, c.nodes[0].URL("/"), queue, "before")
+		receive(t, received[queue]).Ack()
+	}
+	others := slices.DeleteFunc(slices.Clone(c.nodes), func(node *servers.Rabbit) bool { return node == lone })
+	defer separate(t, lone, others)()
+	for queue := range received {
+		kit.Eventually(t, 2*time.Minute, "the other nodes confirm", func() bool {
+			return unconfirmed(t, others[0].URL("/"), queue, "during") == ""
+		})
+	}
+	for _, messages := range received {
+		kit.Eventually(t, 2*time.Minute, "the message arrives", func() bool {
+			select {
+			case msg := <-messages:
+				msg.Ack()
+				return msg.UUID == "during"
+			default:
+				return false
+			}
+		})
+	}
+	for who := range c.logs {
+		if c.nodeOf(who) == lone {
+			t.Errorf("the subscriber %s is connected to the separated node", who)
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -28,6 +29,8 @@ type connection struct {
 	alone   bool          // whether it belongs to a single subscription
 	node    string        // host and port of the node
 	others  bool          // whether there are other nodes
+
+	activity atomic.Int64 // number of messages that it has delivered, and of checks of the node
 }
 
 // closeWait limits the wait for the broker's reply to a close, and then for the socket, which is

@@ -69,6 +69,7 @@ type Subscriber struct {
 	inFlight      atomic.Int64
 	consuming     atomic.Int64 // number of subscriptions with a channel
 	givenBack     atomic.Int64 // number of messages that were given back because of Close
+	refusesChecks atomic.Bool  // whether the broker has closed a connection to refuse a check of the node
 	subscriptions sync.WaitGroup
 	background    sync.WaitGroup // requests of subscriptions that have already ended; a request ends with the connection at the latest
 

@@ -3,8 +3,10 @@ package rabbit
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -35,6 +37,9 @@ type consumeChannel struct {
 	buffered []*delivery // decoded deliveries that no handler has received yet
 	inFlight int         // number of unsettled deliveries that a handler has received
 	lostBy   int         // why the channel delivers no more messages, as an index of series; endReason sets it
+
+	activity int64       // conn.activity at the last call of checkQuietNode
+	checking atomic.Bool // whether a check runs, or the broker has refused one
 }
 
 // err is set before done is closed.
@@ -272,3 +277,54 @@ func (ch *consumeChannel) endReason() error {
 	}
 	return reason
 }
+
+// checkQuietNode checks whether the node can still serve the queue, if the connection has delivered
+// nothing and checked nothing since the last call. A node that is separated from the cluster keeps
+// the connection open, and looks to a consumer like an empty queue.
+//
+// After a check, the next call finds activity, so the subscriptions of a connection take turns.
+// There is no check while messages are in flight, because a failed check loses the connection.
+func (ch *consumeChannel) checkQuietNode() {
+	s, activity, before := ch.sub.s, &ch.conn.activity, ch.activity
+	ch.activity = activity.Load()
+	switch {
+	case len(ch.unacked) > 0 || s.inFlight.Load() > 0 || ch.checking.Load():
+	case s.config.Consume.Exclusive || s.refusesChecks.Load():
+	case activity.CompareAndSwap(before, before+1):
+		ch.checking.Store(true)
+		ch.sub.running.Go(func() { ch.check(before + 1) })
+	}
+}
+
+// check adds a second consumer to the queue, and removes it. A quorum queue does neither without
+// most of its members, and RabbitMQ refuses it only after a minute (net_ticktime and 5 s). If there
+// is no reply within the connection's timeout, and the connection is still as quiet as activity
+// says, check closes it, and the Subscriber tries another node. A passive declaration would not do:
+// the old leader of a queue answers it from memory.
+func (ch *consumeChannel) check(activity int64) {
+	c, s := ch.conn, ch.sub.s
+	defer time.AfterFunc(c.timeout, func() {
+		if c.activity.Load() == activity && s.inFlight.Load() == 0 {
+			c.wire.Abort(errNoReply)
+		}
+	}).Stop()
+	err := c.queueRequest(func() error {
+		return onChannel(c.amqp, func(channel *amqp091.Channel) error {
+			if err := channel.Qos(1, 0, false); err != nil {
+				return err
+			}
+			_, err := channel.Consume(ch.sub.queue, "", false, false, false, false, amqp091.Table{"x-priority": int32(lowestPriority)})
+			return err
+		})
+	})
+	refused, ok := errors.AsType[*amqp091.Error](err)
+	switch {
+	case err == nil:
+		ch.checking.Store(false)
+	case ok && closesConnection(err) && refused.Code != amqp091.InternalError:
+		s.refusesChecks.Store(true) // for example, the user may not open another channel
+	}
+}
+
+// lowestPriority makes the broker give messages to all other consumers first.
+const lowestPriority = math.MinInt32

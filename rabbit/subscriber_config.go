@@ -50,7 +50,9 @@ type SubscriberConfig struct {
 
 	// Nodes are the nodes of a cluster, see [PublisherConfig].Nodes. The Subscriber tries another
 	// node when the connection is lost, or when the node replies to no subscription within
-	// DialTimeout.
+	// DialTimeout. While a node delivers nothing, the Subscriber checks twice a minute whether the
+	// node still replies to a subscription, because a node that is separated from the others keeps
+	// its connections.
 	Nodes []string
 
 	// DialTimeout limits opening a connection (name resolution, TCP, TLS and AMQP together), and
@@ -72,6 +74,8 @@ type SubscriberConfig struct {
 
 	reconnectMin, reconnectMax time.Duration // limit the pause between attempts to connect, and between attempts to consume
 
+	checkInterval time.Duration // see checkQuietNode
+
 	automatic bool // whether InFlight has its default value
 	gathers   bool // whether InFlight is the number of messages that the handler's batches need
 }
@@ -90,6 +94,7 @@ func (cfg SubscriberConfig) withDefaults(config amqp.Config) (amqp.Config, Subsc
 	times := connectionTimes{dial: cfg.DialTimeout, write: cfg.WriteTimeout}.withDefaults(config.Connection)
 	cfg.DialTimeout, cfg.WriteTimeout = times.dial, times.write
 	cfg.reconnectMin, cfg.reconnectMax = times.reconnectMin, times.reconnectMax
+	cfg.checkInterval = cmp.Or(cfg.checkInterval, 15*time.Second)
 	cfg.automatic = cfg.InFlight == 0
 	cfg.InFlight = cmp.Or(cfg.InFlight, 4*runtime.GOMAXPROCS(0))
 	cfg.NackMin = cmp.Or(cfg.NackMin, 100*time.Millisecond)

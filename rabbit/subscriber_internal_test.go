@@ -411,3 +411,56 @@ func TestTrap108_TopologyBuilderThatPanicsIsAnError(t *testing.T) {
 		t.Errorf("Subscribe returned %v", err)
 	}
 }
+
+// A node that can serve keeps its subscribers, however often they check it. The checks take no
+// message, and leave no consumer.
+func TestANodeThatCanServeIsKept(t *testing.T) {
+	t.Parallel()
+	for name, arguments := range map[string]amqp091.Table{
+		"classic":                {"x-queue-type": "classic"},
+		"quorum":                 {"x-queue-type": "quorum"},
+		"single active consumer": {"x-queue-type": "quorum", "x-single-active-consumer": true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			broker := kit.Rabbit(t)
+			uri, err := amqp091.ParseURI(broker.URL)
+			kit.OK(t, err)
+			config := amqp.NewDurableQueueConfig(broker.URL)
+			config.Marshaler, config.Queue.Arguments = Marshaler{}, arguments
+			queue := broker.Name("q")
+			s, err := NewSubscriber(config, SubscriberConfig{
+				Nodes:         []string{fmt.Sprintf("127.0.0.1:%d", uri.Port), fmt.Sprintf("localhost:%d", uri.Port)},
+				ReadyTimeout:  time.Minute,
+				Logger:        kit.Logger(t),
+				checkInterval: time.Millisecond,
+			})
+			kit.OK(t, err)
+			defer s.Close()
+			messages, err := s.Subscribe(t.Context(), queue)
+			kit.OK(t, err)
+			c := s.waitConnected(t.Context())
+			channel, err := c.amqp.Channel()
+			kit.OK(t, err)
+			for n := range 20 {
+				checks := c.activity.Load()
+				kit.Eventually(t, time.Minute, "more checks", func() bool { return c.activity.Load() > checks+2 })
+				id := strconv.Itoa(n)
+				kit.OK(t, channel.PublishWithContext(t.Context(), "", queue, true, false, amqp091.Publishing{MessageId: id, Body: []byte(id)}))
+				msg := <-messages
+				if msg.UUID != id || msg.Metadata.Get("once_redelivered") != "false" {
+					t.Errorf("got message %s with %v, want %s, delivered once", msg.UUID, msg.Metadata, id)
+				}
+				msg.Ack()
+			}
+			kit.Eventually(t, time.Minute, "one consumer is left", func() bool {
+				found, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+				kit.OK(t, err)
+				return found.Consumers == 1
+			})
+			if s.waitConnected(t.Context()) != c {
+				t.Error("the subscriber has left the node")
+			}
+		})
+	}
+}

@@ -151,6 +151,12 @@ func (sub *subscription) reopen() *consumeChannel {
 
 // consume returns why the channel delivers no more messages, or nil when the subscription ends.
 func (sub *subscription) consume(ch *consumeChannel) error {
+	var check <-chan time.Time
+	if ch.conn.others {
+		ticker := time.NewTicker(sub.cfg.checkInterval)
+		defer ticker.Stop()
+		check = ticker.C
+	}
 	for {
 		out, next := sub.next(ch)
 		select {
@@ -160,6 +166,7 @@ func (sub *subscription) consume(ch *consumeChannel) error {
 			if !ok {
 				return ch.endReason()
 			}
+			ch.conn.activity.Add(1)
 			ch.unacked = append(ch.unacked, raw.DeliveryTag)
 			d := sub.decode(ch, raw)
 			sub.waitForEarlierCalls(d)
@@ -170,6 +177,8 @@ func (sub *subscription) consume(ch *consumeChannel) error {
 		case d := <-sub.handled:
 			sub.settle(d)
 		case <-sub.wake:
+		case <-check:
+			ch.checkQuietNode()
 		case <-sub.ctx.Done():
 			return nil
 		}
