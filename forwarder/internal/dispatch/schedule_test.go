@@ -15,18 +15,22 @@ import (
 )
 
 var (
-	seeds     = flag.Int("schedules", defaultSchedules(), "number of generated schedules")
+	seeds     = flag.Int("schedules", 0, "number of generated schedules; 0 chooses a number")
 	firstSeed = flag.Uint64("seed", 1, "seed of the first schedule; the others follow")
 	printed   = flag.Bool("print", false, "print the events of each schedule")
 )
 
-// defaultSchedules returns fewer schedules with the race detector. A schedule runs on
-// one goroutine, so the detector cannot find anything, but makes schedules slow.
-func defaultSchedules() int {
+// numberOfSchedules returns the number of the flag. By default it returns fewer schedules
+// with the race detector. A schedule runs on one goroutine, so the detector cannot find
+// anything, but makes schedules slow.
+func numberOfSchedules() int {
+	if *seeds > 0 {
+		return *seeds
+	}
 	if kit.Race {
 		return 1000
 	}
-	return 10_000
+	return kit.Sized(1500, 10_000)
 }
 
 // TestSchedules runs generated schedules of reads, outcomes, lost leases, late commits,
@@ -52,8 +56,9 @@ func TestSchedules(t *testing.T) {
 		steps   atomic.Int64
 		ahead   atomic.Int64
 	)
+	schedules := numberOfSchedules()
 	next.Store(*firstSeed)
-	last := *firstSeed + uint64(*seeds)
+	last := *firstSeed + uint64(schedules)
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
 			for seed := next.Add(1) - 1; seed < last && !t.Failed(); seed = next.Add(1) - 1 {
@@ -70,8 +75,8 @@ func TestSchedules(t *testing.T) {
 		})
 	}
 	workers.Wait()
-	t.Logf("%d schedules, %d steps, %d messages found by lookaheads", *seeds, steps.Load(), ahead.Load())
-	if *seeds >= 1000 && ahead.Load() == 0 {
+	t.Logf("%d schedules, %d steps, %d messages found by lookaheads", schedules, steps.Load(), ahead.Load())
+	if schedules >= 1000 && ahead.Load() == 0 {
 		t.Error("no lookahead has found a message")
 	}
 }
