@@ -222,6 +222,7 @@ func TestInboxThatIsNeverSweptIsLoggedOnce(t *testing.T) {
 // inbox. This must be true even if the table reuses space and its rows are therefore
 // not in the order of time.
 func TestSweepDoesNotReadTheWholeInbox(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
 	fill := func(rows int, days string) {
@@ -280,6 +281,7 @@ func (b *bench) explained(query string, args ...any) (pages, rows int) {
 // The messages of an unfinished replay must be read once in a sweep, not once for every
 // batch.
 func TestSweepReadsEntriesOfARunningReplayOnce(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
 	const kept, old = 20_000, 7000 // so many rows need four batches
@@ -346,6 +348,7 @@ func TestSweepReadsParkedMessagesForTheirKeysOnce(t *testing.T) {
 // A sweep that removes keys must not read the quarantine, neither entries whose keys are
 // known, nor the entries of consumers without keys.
 func TestSweepOfKeysDoesNotReadTheQuarantine(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), byPayload)
 	const entries, keys = 20_000, 100
