@@ -297,6 +297,7 @@ func TestPagesOfManyRowsShowWhatWasNotCounted(t *testing.T) {
 // If several conditions match many rows each, but rarely the same ones, pages say that
 // only a part was searched.
 func TestPagesOfSearchesWithSeveralConditionsLinkToTheRest(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	b := benchIn(t, kit.Postgres(t), nil)
 	// The first and the last row have both values.

@@ -301,6 +301,7 @@ func TestListOfTheSentLogReadsABoundedNumberOfRows(t *testing.T) {
 // All pages of a search together contain the same messages as a search without pages, in
 // the order of their IDs.
 func TestPagesOfTheSentLogAreComplete(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachSentLog(t, func(b *bench) {
 		rows := `SELECT i, 'm' || i, CASE WHEN i % 20000 = 0 THEN 'rare' ELSE 'usual' END, '', '{}', 0 FROM generate_series(1, 110000) AS i`

@@ -207,6 +207,7 @@ func TestCancelledHeadLetsItsKeyContinue(t *testing.T) {
 // of its result says where the next call continues. If an index finds the matching
 // rows, one call returns them all, even in a large table.
 func TestListsAreBounded(t *testing.T) {
+	kit.Long(t)
 	eachDatabase(t, func(b *bench) {
 		const rows = 100_000
 		numbers := `generate_series(1, $1) AS s(n)`

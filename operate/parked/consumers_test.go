@@ -230,6 +230,7 @@ func TestConsumersCountTheQuarantineOfEachTopic(t *testing.T) {
 // Consumers reads few pages, even if many messages wait. ONCE_TEST_ROWS is the number of
 // waiting messages.
 func TestConsumersReadsFewPages(t *testing.T) {
+	kit.Long(t)
 	rows := 12_000
 	if text := os.Getenv("ONCE_TEST_ROWS"); text != "" {
 		kit.OK(t, kit.Err(fmt.Sscan(text, &rows)))

@@ -12,6 +12,7 @@ import (
 // cause is not in the statistics yet, so PostgreSQL expects only few rows. A batch must
 // still read only its own rows.
 func TestBatchOfANewGroupReadsOnlyItsRows(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	db := kit.EmptyPostgres(t)
 	s := newTestTable(t, db)

@@ -98,6 +98,7 @@ func TestTrendsCountByHour(t *testing.T) {
 // Trends reads a limited number of entries. If more entries failed in the last 24
 // hours, it returns nil.
 func TestTrendsOfVeryManyEntriesAreLeftOut(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	db := kit.EmptyPostgres(t)
 	db.SetMaxOpenConns(1) // RowsRead counts the reads of a single connection

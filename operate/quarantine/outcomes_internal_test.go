@@ -136,6 +136,7 @@ func TestResumedReplayCountsEarlierEntries(t *testing.T) {
 // Each step of a replay reads only the waiting entries, whatever statistics PostgreSQL
 // has.
 func TestReplayProgressReadsOnlyWaitingEntries(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	db := kit.EmptyPostgres(t) // without the statistics of an earlier test's rows
 	db.SetMaxOpenConns(1)      // RowsRead counts the reads of a single connection

@@ -12,6 +12,7 @@ import (
 // The queries for counts and for failures read few pages of large tables, even if the
 // planner has no statistics, and even if few rows match.
 func TestCountsReadFewPages(t *testing.T) {
+	kit.Long(t)
 	db := kit.EmptyPostgres(t)
 	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))
 	d := kit.Dialect(t, schema.Config{})

@@ -52,6 +52,7 @@ func TestTraceSaysWhichTablesAreMissing(t *testing.T) {
 }
 
 func TestTraceLooksAtABoundedPartOfTheOutbox(t *testing.T) {
+	kit.Long(t)
 	eachDatabase(t, func(b *bench) {
 		rows := `SELECT i, 'm' || i, 'orders', 0, '', '{"once_aggregate_id":"7"}' FROM generate_series(1, 40001) AS i`
 		if b.SQLite() {
