@@ -79,13 +79,17 @@ func (p place) at(t time.Time) any {
 	return t.UTC()
 }
 
-// each executes a statement for every id, in one transaction.
+// each executes a statement for every id, in one transaction. The database parses the
+// statement once.
 func (p place) each(query string, ids []string, args ...any) {
 	p.t.Helper()
 	tx := kit.Begin(p.t, p)
 	defer func() { _ = tx.Rollback() }()
+	statement, err := tx.PrepareContext(p.t.Context(), query)
+	kit.OK(p.t, err)
+	defer statement.Close()
 	for _, id := range ids {
-		kit.Exec(p.t, tx, query, append([]any{id}, args...)...)
+		kit.OK(p.t, kit.Err(statement.ExecContext(p.t.Context(), append([]any{id}, args...)...)))
 	}
 	kit.OK(p.t, tx.Commit())
 }
