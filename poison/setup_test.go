@@ -17,6 +17,8 @@ import (
 
 var errHandler = errors.New("handler failed")
 
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
+
 type bench struct {
 	*kit.Bench
 
