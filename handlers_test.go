@@ -24,7 +24,7 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-func TestMain(m *testing.M) { kit.Main(m) }
+func TestMain(m *testing.M) { kit.MainWithTables(m) }
 
 // If a name in the configuration is misspelt, its handler runs in another mode than
 // configured. So a name without a handler must be logged.

@@ -154,7 +154,7 @@ func TestStartChecksTheTables(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+			kit.EachEmptyDatabase(t, func(t *testing.T, db kit.Database) {
 				b := newStartBench(t, db)
 				c.tables(b)
 				b.consumer(once.ConsumerConfig{}, "payments")
@@ -413,7 +413,7 @@ var unreached = regexp.MustCompile(`^ERROR The database cannot be reached: the r
 // If the database becomes reachable later, the start waits for it, and then checks it.
 func TestStartWaitsForTheDatabase(t *testing.T) {
 	t.Parallel()
-	db := kit.Postgres(t)
+	db := kit.EmptyPostgres(t)
 	b := newStartBench(t, db)
 	dsn, err := url.Parse(db.DSN)
 	b.must(err)
