@@ -75,7 +75,8 @@ func TestOrderAndEventAreStoredTogether(t *testing.T) {
 					t.Fatalf("orders and events are %d and %d, want 2 and 2", orders, events)
 				}
 
-				execute(t, db, `ALTER TABLE once_outbox ADD CHECK (false) NOT VALID`)
+				execute(t, db, `ALTER TABLE once_outbox ADD CONSTRAINT refused CHECK (false) NOT VALID`)
+				defer execute(t, db, `ALTER TABLE once_outbox DROP CONSTRAINT refused`)
 				if err := place(t.Context(), Order{ID: "19", Total: 1}); err == nil {
 					t.Fatal("place returned no error: the event cannot be stored")
 				}

@@ -21,14 +21,18 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
 }
 
-// eachDriver calls test with a new database for each driver. The database has the tables
-// of the outbox, and a table of orders. It is on the server that PG_DSN names.
+// eachDriver calls test with an empty database for each driver. The drivers use one new
+// database in turn, because creating a database with its tables takes longer than the test.
+// The database has the tables of the outbox, and a table of orders. It is on the server that
+// PG_DSN names.
 func eachDriver(t *testing.T, test func(t *testing.T, db *sql.DB)) {
 	t.Helper()
+	dsn := newDatabase(t)
 	for _, driver := range []string{"postgres", "pgx"} {
 		t.Run(driver, func(t *testing.T) {
-			t.Parallel()
-			test(t, open(t, driver, newDatabase(t)))
+			db := open(t, driver, dsn)
+			execute(t, db, `TRUNCATE orders, once_outbox`)
+			test(t, db)
 		})
 	}
 }
