@@ -24,10 +24,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// eachDatabase runs a test with each kind of database.
+// eachDatabase runs a test with each kind of database. With -short it uses only SQLite,
+// because the other tests use PostgreSQL.
 func eachDatabase(t *testing.T, test func(t *testing.T, database service.Database)) {
 	t.Helper()
 	t.Run("postgres", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("runs without -short, in make test-all")
+		}
 		test(t, postgres(t, testenv.Postgres(t)))
 	})
 	t.Run("sqlite", func(t *testing.T) {
