@@ -80,7 +80,7 @@ func TestSubscriberConfigHasTheDocumentedDefaultsAndLimits(t *testing.T) {
 		InFlight: 4 * runtime.GOMAXPROCS(0), automatic: true, NackMin: 100 * time.Millisecond, NackMax: 10 * time.Second,
 		ReadyTimeout: 5 * time.Second, CloseTimeout: 10 * time.Second,
 		DialTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
-		reconnectMin: 100 * time.Millisecond, reconnectMax: 10 * time.Second,
+		reconnectMin: 100 * time.Millisecond, reconnectMax: 10 * time.Second, checkInterval: 15 * time.Second,
 	}); !reflect.DeepEqual(c, want) {
 		t.Errorf("got %+v, want %+v", c, want)
 	}
