@@ -124,6 +124,8 @@ func placeOrderOf(ctx context.Context, db *sql.DB, customer, order string) error
 	})
 }
 
+var _ = placeOrderOf
+
 func _(db *sql.DB, config amqp.Config, router *message.Router, capture once.HandlerFunc) error {
 	config.Queue.Arguments = amqp091.Table{
 		amqp091.QueueTypeArg:            amqp091.QueueTypeQuorum,

@@ -120,7 +120,7 @@ func (m *Messages) list(ctx context.Context, f operate.Filter) (operate.Page[Mes
 	}, func(scan func(dest ...any) error) (Message, int64, error) {
 		message, err := scanMessage(scan)
 		message.Paused = slices.ContainsFunc(paused, func(p Pause) bool {
-			return p.Includes(message.Topic, message.Metadata[meta.TenantID])
+			return p.includes(message.Topic, message.Metadata[meta.TenantID])
 		})
 		return message, message.ID, err
 	})

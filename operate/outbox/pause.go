@@ -24,8 +24,8 @@ func (s Scope) String() string {
 	return kind + ":" + name
 }
 
-// Includes reports whether messages of a topic and tenant are in the scope.
-func (s Scope) Includes(topic, tenant string) bool {
+// includes reports whether messages of a topic and tenant are in the scope.
+func (s Scope) includes(topic, tenant string) bool {
 	return s.Topic != "" && s.Topic == topic || s.Tenant != "" && s.Tenant == outboxrow.Label(tenant)
 }
 
