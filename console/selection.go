@@ -197,7 +197,8 @@ func formValue(query url.Values, name string) (string, error) {
 	return values[0], nil
 }
 
-// Change returns the page to confirm the act do for all messages of the selection.
+// Change returns the page on which a person confirms the change of all messages in the selection.
+// do makes the change.
 func (s selection) Change(do string) string {
 	query := s.values()
 	if len(query) == 0 {

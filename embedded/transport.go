@@ -73,8 +73,8 @@ func New(db *sql.DB, config Config) (*Transport, error) {
 	}, nil
 }
 
-// Close makes Publish fail from now on. Published messages are in the database, and handled when
-// their consumers run.
+// Close makes all later calls of Publish fail. Messages that were already published are in the
+// database, and are handled when their consumers run.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

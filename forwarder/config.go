@@ -19,7 +19,8 @@ import (
 	"github.com/watermill-once/once/schema"
 )
 
-// AfterDead decides about the later messages of an ordering key after a dead letter.
+// AfterDead determines what happens to the later messages of an ordering key after one of its
+// messages has become a dead letter.
 type AfterDead int
 
 const (

@@ -65,8 +65,8 @@ type line struct {
 	Tenant    string    `json:"tenant,omitempty"`
 }
 
-// CursorOf returns the Cursor of a line of [Log.Export]: that of an archive's last line is
-// Filter.After of the next export.
+// CursorOf returns the Cursor of a line that [Log.Export] wrote. To continue an archive, pass the
+// Cursor of its last line to the next export as Filter.After.
 func CursorOf(text []byte) (Cursor, error) {
 	var l line
 	if err := json.Unmarshal(text, &l); err != nil {

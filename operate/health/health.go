@@ -62,7 +62,7 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// Health checks a process.
+// Health runs the health checks of a process.
 type Health struct {
 	db      *sql.DB
 	config  Config
@@ -174,9 +174,9 @@ const (
 	checkFailed = "failed"
 )
 
-// Handler serves GET /health/live and GET /health/ready, with the name and "ok" or "failed" of each
-// check in JSON. An error may name hosts and users, and the endpoints have no login:
-// [Health.Health] returns them.
+// Handler serves GET /health/live and GET /health/ready. The JSON response contains the name of
+// each check and "ok" or "failed". It contains no error texts, because they may name hosts and
+// users, and the endpoints need no login. [Health.Health] returns the errors.
 func (h *Health) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health/live", Live)

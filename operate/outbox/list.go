@@ -161,7 +161,7 @@ func (m *Messages) Count(ctx context.Context, f operate.Filter) (operate.Count, 
 	return n, nil
 }
 
-// Topic contains the numbers of messages of one topic.
+// Topic contains the message counts of one topic.
 type Topic struct {
 	Name string
 

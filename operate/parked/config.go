@@ -128,7 +128,7 @@ var (
 	ErrNotEmpty = errors.New("the consumer has messages")
 )
 
-// Action is a kind of change of messages.
+// Action is a kind of change to messages.
 type Action string
 
 // Actions for [Messages.DryRun].

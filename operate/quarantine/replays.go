@@ -84,13 +84,14 @@ func (q *Entries) Replays(ctx context.Context, before int64) ([]operate.Replay, 
 	return all, nil
 }
 
-// StopReplay stops a running replay, even of another process or one that died, and returns its
-// state. No further message is replayed, and those that were are still handled. The process of the
-// replay notices the stop before its next batch: its ReplayMatching or Resume returns
-// [operate.ErrReplayStopped].
+// StopReplay stops a running replay, and returns its state. The replay may belong to another
+// process, or to one that died. No further messages are replayed. Messages that were already
+// replayed are still handled. The process that runs the replay notices the stop before its next
+// batch: its ReplayMatching or Resume returns [operate.ErrReplayStopped].
 //
-// [Entries.Resume] continues the replay. StopReplay does not change one that is paused or stopped.
-// It returns [operate.ErrReplayNotFound] or [operate.ErrReplayFinished].
+// [Entries.Resume] continues the replay. If the replay is already paused or stopped, StopReplay
+// changes nothing. If the replay does not exist, StopReplay returns [operate.ErrReplayNotFound]; if
+// it has finished, [operate.ErrReplayFinished].
 func (q *Entries) StopReplay(ctx context.Context, act operate.Act, id int64) (operate.Replay, error) {
 	r, err := q.table.replays.Stop(ctx, act, id)
 	if err != nil {

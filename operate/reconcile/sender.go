@@ -62,8 +62,8 @@ func NewSender(db *sql.DB, config SenderConfig) (*Sender, error) {
 	return sender, nil
 }
 
-// Compare does the whole comparison in this process, for the period for which both sides have all
-// messages, and returns a report for each consumer.
+// Compare compares both sides in this process, and returns a report for each consumer. It covers
+// the period for which both sides still have all messages.
 func Compare(ctx context.Context, s *Sender, r *Receiver) ([]Report, error) {
 	since, err := r.since(ctx, s.config.Topics)
 	if err != nil {

@@ -50,9 +50,9 @@ func newConn(inner driver.Conn) (*conn, error) {
 // textTx ends a transaction of pgx whose BEGIN was sent in a query string.
 type textTx struct{ postgres }
 
-// Commit implements driver.Tx. PostgreSQL answers COMMIT of a failed transaction with a rollback
-// and without an error, which only pgx itself notices. A SELECT without columns before COMMIT fails
-// then, and COMMIT is not executed.
+// Commit implements driver.Tx. When a transaction has failed, PostgreSQL answers COMMIT with a
+// rollback but no error, and only pgx itself notices this. Commit therefore first executes a SELECT
+// without columns. In a failed transaction, this SELECT fails, and COMMIT is not executed.
 func (t textTx) Commit() error {
 	_, err := t.ExecContext(context.Background(), "SELECT; COMMIT", nil)
 	if err != nil {
