@@ -30,6 +30,10 @@ type Broker struct {
 	ctl servers.Ctl
 }
 
+// whenBusy limits the creation and deletion of what tests use. On a very busy machine, a rabbitmqctl
+// takes more than a minute.
+const whenBusy = 5 * time.Minute
+
 // Rabbit returns a new virtual host on a shared broker. Use [PrivateRabbit] for a broker
 // that the test may kill.
 func Rabbit(t testing.TB) Broker {
@@ -151,7 +155,7 @@ func newRabbit(ctx context.Context, server *servers.Server) (*rabbit, error) {
 // addVHost returns a new virtual host and its URL. If creating a virtual host is slow,
 // addVHost creates several together when none is left.
 func (r *rabbit) addVHost(ctx context.Context) (name, address string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, whenBusy)
 	defer cancel()
 	name, err = r.takeVHost(ctx)
 	if err != nil {
@@ -228,7 +232,7 @@ func (r *rabbit) deleteUnneeded() {
 }
 
 func (r *rabbit) deleteVHosts(ctx context.Context, names []string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // the broker may be busy
+	ctx, cancel := context.WithTimeout(ctx, whenBusy)
 	defer cancel()
 	_, err := r.ctl.Eval(ctx, fmt.Sprintf(`[ok = rabbit_vhost:delete(V, <<"testkit">>) || V <- %s]`, binaries(names)))
 	return err
@@ -264,7 +268,7 @@ func (r *rabbit) close() error {
 // sweep deletes virtual hosts that were left behind by killed processes. It fails if
 // rabbitmqctl cannot be used.
 func (r *rabbit) sweep(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, whenBusy)
 	defer cancel()
 	output, err := r.ctl.Eval(ctx, "rabbit_vhost:list_names()")
 	if err != nil {

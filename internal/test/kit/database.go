@@ -116,7 +116,7 @@ func openDatabase(t testing.TB, server *postgres, name string, err error, end fu
 		t.Fatalf("kit: create database %s: %v", name, err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), whenBusy)
 		defer cancel()
 		if err := end(ctx, name); err != nil {
 			t.Errorf("kit: empty or drop database %s: %v", name, err)

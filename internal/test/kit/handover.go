@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/lib/pq"
 
@@ -147,7 +146,7 @@ func (p *postgres) databases(ctx context.Context, pattern string) (comments map[
 func (p *postgres) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), whenBusy)
 	defer cancel()
 	return errors.Join(p.release(ctx), p.dropIfLast(ctx), p.present.Close(), p.admin.Close())
 }

@@ -48,7 +48,7 @@ func newPostgres(ctx context.Context, dsn string) (*postgres, error) {
 // the copy fail. template0 accepts no connections. Several tests may create databases
 // at the same time, so create repeats the statement while the server is busy.
 func (p *postgres) create(ctx context.Context, name, options string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, whenBusy)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
