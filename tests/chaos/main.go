@@ -59,9 +59,9 @@ func command(args []string) (status int) {
 		if o.json != "" {
 			err = errors.Join(err, r.write(o.json))
 		}
-		if o.plot != "" {
-			err = errors.Join(err, r.plot(o.plot))
-		}
+	}
+	if o.plot != "" && r != nil && len(r.Samples) > 0 { // also after an interrupt
+		err = errors.Join(err, r.plot(o.plot))
 	}
 	switch {
 	case err != nil:
