@@ -25,8 +25,8 @@ type Limit struct {
 type ConsumerLimit struct {
 	Limit
 
-	// Actor is the person who has set the limit. If nobody has, and the limit comes from the
-	// configuration of the instances, Actor, Why and Since are empty.
+	// Actor is the person who set the limit. Actor, Why and Since are empty if the limit comes from
+	// the configuration of the instances.
 	Actor, Why string
 	Since      time.Time
 
