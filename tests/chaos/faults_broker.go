@@ -73,6 +73,7 @@ func brokerFaults() []fault {
 			strike: func(ctx context.Context, s *strike) (string, error) {
 				nacked := s.growing(sum(s.proxies(s.amqp), amqpNack))
 				_, err := s.rabbit.Ctl(ctx, "set_policy", "full", "^"+ledger, `{"max-length":1}`, "--apply-to", "queues")
+				s.burst()
 				defer func() { err = errors.Join(err, s.ctl(context.WithoutCancel(ctx), "clear_policy full")) }()
 				return s.seen(ctx, amqpNack, nacked, err)
 			},
@@ -122,7 +123,8 @@ func (s *strike) shutOut(ctx context.Context, revoke, grant string) (proof strin
 }
 
 // consumerTimeout gives the broker a very short consumer timeout. This timeout applies
-// only to new channels, so the consumers are restarted.
+// only to new channels, so the consumers are restarted. RabbitMQ closes the channel of a
+// late consumer. Since RabbitMQ 4.3, a quorum queue cancels the consumer instead.
 func consumerTimeout(ctx context.Context, s *strike) (proof string, err error) {
 	set := func(timeout time.Duration, tick time.Duration) error {
 		return s.eval(context.WithoutCancel(ctx), fmt.Sprintf(
@@ -141,9 +143,10 @@ func consumerTimeout(ctx context.Context, s *strike) (proof string, err error) {
 	for _, m := range s.membersOf(consuming) {
 		m.renew()
 	}
-	closed := s.growing(sum(s.proxies(s.amqp), amqpChannelClose))
+	closed, cancelled := sum(s.proxies(s.amqp), amqpChannelClose), sum(s.proxies(s.amqp), amqpCancel)
+	ended := s.growing(func() int64 { return closed() + cancelled() })
 	s.pick(writing).tell(order{Do: doWrite, Kind: slow, Count: 4})
-	return s.seen(ctx, amqpChannelClose, closed, nil)
+	return s.seen(ctx, "consumer ended", ended, nil)
 }
 
 // quiet pauses the writers, waits until all messages are finished, and then calls the
@@ -169,7 +172,9 @@ func topologyFaults() []fault {
 			strike: func(ctx context.Context, s *strike) (string, error) {
 				cancelled := s.growing(sum(s.proxies(s.amqp), amqpCancel))
 				err := s.quiet(ctx, func(channel *amqp.Channel) error {
-					_, err := channel.QueueDelete(queueOf(notices), false, true, false)
+					// RabbitMQ refuses to delete a quorum queue only if it is empty. But it
+					// is empty, because nothing is under way.
+					_, err := channel.QueueDelete(queueOf(notices), false, !s.quorum, false)
 					return err
 				})
 				proof, err := s.seen(ctx, amqpCancel, cancelled, err)

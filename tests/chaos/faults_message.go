@@ -146,12 +146,22 @@ func (s *strike) latest(ctx context.Context, n int) (copies []amqp.Publishing, e
 	return copies, rows.Err()
 }
 
+// burst makes a writer commit more events than the consumers take at once, so that some
+// stay in the queue.
+func (s *strike) burst() {
+	writer := s.pick(writing)
+	for range 8 {
+		writer.tell(order{Do: doWrite, Kind: plain, Count: 100})
+	}
+}
+
 // requeued takes messages from the consumers' queue and nacks them in reverse order, so
 // that the broker redelivers them.
 func requeued(ctx context.Context, s *strike) (string, error) {
 	const name = "once.subscriber.delivered/redelivered"
 	again := s.growing(func() int64 { return s.count(consuming, name) })
 	taken := 0
+	s.burst()
 	err := s.until(ctx, name, func() bool {
 		_ = s.channel(func(channel *amqp.Channel) error {
 			var tags []uint64
