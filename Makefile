@@ -59,7 +59,7 @@ RACE = -race -gcflags='modernc.org/...=-race=false'
 
 # Packages whose tests mostly wait for servers, browsers and other processes. The race detector
 # makes them slow, and finds its races in the packages that they use.
-NO_RACE = /once/(cmd/once|console|docs|examples/recipes|operate/.*|internal/test/.*|tests/(badinput|bench|chaos|conformance|console|databases|examples|failpoints|guards|house|matrix|observability|release|roles|undecided|universal|upgrade))$$
+NO_RACE = /once/(cmd/once|console|docs|examples/recipes|operate/.*|internal/test/.*|schema|tests/(amqpv3|badinput|bench|chaos|charts|cloudevents|conformance|console|databases|dropin|eventbus|examples|examples_tx|failpoints|guards|house|matrix|observability|pgxoutbox|release|roles|stock|undecided|universal|upgrade))$$
 
 # make test writes the names of the tests that it shortens to the file SHORTENED. With this file,
 # make test-all repeats only these tests of the packages in NO_RACE, because the others have run in

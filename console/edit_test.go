@@ -69,6 +69,7 @@ func TestAnEditIsComparedThenStored(t *testing.T) {
 // An edit keeps the bytes that nobody changes, whatever they are. A browser sends the
 // line ends of text areas as CRLF, and drops a line end at the beginning.
 func TestAnEditKeepsEveryByte(t *testing.T) {
+	kit.Long(t)
 	const largest = 1 << 20
 	b := quickBench(t, func(c *console.Config) { c.MaxEdit = largest })
 	for name, payload := range map[string]string{

@@ -165,6 +165,7 @@ func TestLostConnectionCountsAsNoAttempt(t *testing.T) {
 // retried forever without a counted attempt. If the database is unreachable, the same
 // error must not count as an attempt.
 func TestHandlersOwnTimeoutIsItsFailure(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	server := kit.PrivatePostgres(t)
 	db, err := sql.Open("postgres", server.DSN("postgres"))
@@ -281,6 +282,7 @@ func (b *bench) statements(all ...string) message.HandlerFunc {
 // the tables to which the connections of the pool lead. This includes the handlers of
 // other messages in the same batch, and later transactions of the connection.
 func TestHandlerThatChangesTheSearchPathUsesTheSameTables(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	for _, statement := range []string{`SET LOCAL search_path = other`, `SET search_path = other`} {
 		for _, batch := range []bool{false, true} {

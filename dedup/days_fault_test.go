@@ -243,6 +243,7 @@ func TestSweepNoticesThatADayHasChanged(t *testing.T) {
 // If messages of old days arrive, each several times, while several processes create,
 // empty and drop their days, each message must be applied once.
 func TestDaysAreDroppedWhileTheirMessagesArrive(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	b := newDays(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -283,6 +284,7 @@ func TestDaysAreDroppedWhileTheirMessagesArrive(t *testing.T) {
 // the drop must see the new row under every default isolation level. Otherwise a
 // duplicate would be handled again.
 func TestDropOfADaySeesMessagesThatItWaitedFor(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	b := newDays(t)
 	b.Exec(`DO $$BEGIN

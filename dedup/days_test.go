@@ -215,6 +215,7 @@ func TestNeededRowsOfAnExpiredDayStay(t *testing.T) {
 
 // If too many rows of a day must remain, its expired rows must be deleted one by one.
 func TestDayWithManyNeededRowsIsSweptByRow(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	b := newDays(t)
 	old := b.past(40, 30_000)
@@ -315,6 +316,7 @@ func (b *bench) lockedBy(tx *sql.Tx) (tables []string) {
 // The whole inbox is locked while days are dropped, so one sweep drops at most 32 days.
 // The next sweep drops the other days.
 func TestSweepDropsAtMost32DaysAtOnce(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	b := newDays(t)
 	const days = 34
@@ -353,6 +355,7 @@ func TestDayIsEmptiedIfFewRowsMustStay(t *testing.T) {
 // A sweep must write the keys of all old parked messages into their rows, however many
 // there are.
 func TestSweepWritesTheKeysOfManyParkedMessages(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), byPayload)
 	const rows = 1000 // two full batches

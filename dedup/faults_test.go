@@ -258,6 +258,7 @@ func TestBatchWithAFailedStepReportsWhatTookEffect(t *testing.T) {
 // If a step of a sweep fails, the sweep must return the error, and must not have removed
 // rows that must remain.
 func TestSweepWithAFailedStepKeepsWhatIsNeeded(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachLayout(t, func(t *testing.T, db kit.Database, tables schema.Config) {
 		if tables.Inbox == schema.ByDay {

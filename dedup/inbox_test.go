@@ -262,6 +262,7 @@ func TestSizeOfTheInbox(t *testing.T) {
 // By default, database/sql keeps two idle connections and closes all others. If this
 // costs much time, it must be logged, because nothing else shows it.
 func TestPoolThatKeepsTooFewConnectionsIsLogged(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name string

@@ -319,6 +319,7 @@ func TestSweepReadsEntriesOfARunningReplayOnce(t *testing.T) {
 // Keys that must remain must not make a batch more expensive than expired ids do. The
 // parked messages with these keys must be read once, not by every sweep.
 func TestSweepReadsParkedMessagesForTheirKeysOnce(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), byPayload)
 	const kept, old = 3000, 7000

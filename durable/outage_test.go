@@ -112,6 +112,7 @@ func TestRefusedMessageDoesNotStopNeighbours(t *testing.T) {
 }
 
 func TestSeveralRefusedMessagesDelayNeighboursShortly(t *testing.T) {
+	kit.Long(t)
 	b := newBench(t, kit.Postgres(t))
 	b.Exec(`ALTER TABLE once_parked ADD CONSTRAINT refuse CHECK (message_id NOT LIKE 'refused%')`)
 	b.run(durable.Config{BatchSize: 1}, fine)
@@ -131,6 +132,7 @@ func TestSeveralRefusedMessagesDelayNeighboursShortly(t *testing.T) {
 // If storing a batch takes longer than one attempt may take, the batch is split into
 // smaller batches. The whole batch would never be stored.
 func TestBatchIsSplitAfterTimeout(t *testing.T) {
+	kit.Long(t)
 	b := newBench(t, kit.Postgres(t))
 	b.Exec(`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`)
 	b.Exec(`CREATE TRIGGER slowly BEFORE INSERT ON once_parked FOR EACH ROW EXECUTE FUNCTION slowly()`)

@@ -57,6 +57,7 @@ func register(t *testing.T, db kit.Database, config schema.Config, transport *em
 // Trap 84: After a restart, a backlog is published before either of the two consumers
 // runs again. Both consumers receive the whole backlog.
 func TestConsumerThatRestartsLateLosesNothing(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		before, config := newTransport(t, db)

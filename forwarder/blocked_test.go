@@ -96,6 +96,7 @@ func (s *stuck) drained(replayed ...string) {
 }
 
 func TestALetterGoesBackBeforeThoseThatWaitForIt(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	for _, restart := range []string{"no restart", "before", "after", "while it is refused"} {
 		t.Run(restart, func(t *testing.T) {

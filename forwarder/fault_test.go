@@ -168,6 +168,7 @@ func TestADatabaseThatIsKilled(t *testing.T) {
 }
 
 func TestADatabaseThatIsFrozen(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	server, db := private(t)
 	b := newBroker()
@@ -192,6 +193,7 @@ func TestADatabaseThatIsFrozen(t *testing.T) {
 }
 
 func TestADatabaseThatIsNotThereYet(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	server, db := private(t)
 	put(t, db, schema.Config{}, "t", msg("1", ""))
@@ -304,6 +306,7 @@ func TestALostLease(t *testing.T) {
 // After a lost lease the instance must take its slots again, except the slot with a
 // message in flight whose topic does not confirm.
 func TestALostLeaseWhileATopicDoesNotAnswer(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		answer := make(chan struct{})

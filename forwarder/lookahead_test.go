@@ -307,6 +307,7 @@ func TestPausedTopicIsNotTriedAgain(t *testing.T) {
 // A read returns a limited number of rows. Due messages of a paused topic must not use up
 // this limit. Otherwise no due message of another topic would be read during the pause.
 func TestDueMessagesDoNotWaitForPausedOnes(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		b := newBroker()

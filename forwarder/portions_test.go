@@ -24,6 +24,7 @@ import (
 // If deleting all confirmed messages takes longer than the timeout of one transaction,
 // they must be deleted in smaller batches.
 func TestWhatCannotBeRecordedAtOnce(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	db := postgres(t)
 	slow(t, db, "once_outbox")
@@ -266,6 +267,7 @@ func TestTrap117_RowThatStaysIsSentOnce(t *testing.T) {
 // the forwarder has already read past it, because its key was blocked. So later
 // messages of the key could be sent first.
 func TestReleaseWhileAMessageOfTheKeyIsCommitted(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	db := alone(t)
 	b := newBroker().answering(func(d delivery) error {

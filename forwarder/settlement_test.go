@@ -152,6 +152,7 @@ func TestBlockedKeyRemembersWhereItsSuccessorsBegin(t *testing.T) {
 // If a step of an operation fails in the database, the operation must return the error
 // and change nothing: the loop repeats it.
 func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		config := kit.Tables(t, db)

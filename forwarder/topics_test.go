@@ -144,6 +144,7 @@ var numbers = regexp.MustCompile(`=\d+`)
 // another topic. The forwarder must log one error for the first refusal, and one line
 // when the topic works again. Stats must count the refused messages.
 func TestATopicWhoseMessagesAreRefused(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		healed := make(chan struct{})

@@ -101,6 +101,7 @@ func TestMessageThatNeverSucceedsIsReported(t *testing.T) {
 
 // A pool of one connection is enough. Many users of SQLite have such a pool.
 func TestPoolOfOneConnectionIsEnough(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		s.SetMaxOpenConns(1)

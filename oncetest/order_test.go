@@ -147,6 +147,7 @@ func TestCallsThatDeadlockAreReported(t *testing.T) {
 // A mutex orders only the calls of one process, so calls that rely on a mutex are
 // reported.
 func TestCallsThatWaitInTheProcessAreReported(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	s := newShop(t, kit.Postgres(t))
 	config := s.calls(publishTotal, addToTotal)
@@ -166,6 +167,7 @@ func TestCallsThatWaitInTheProcessAreReported(t *testing.T) {
 
 // RunOrder refuses calls that it cannot test.
 func TestCallsWithoutACommonKeyAreRefused(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		examineOrder(t, s.calls(addToTotal)).mustFail("", "oncetest: First, called alone: it published nothing with an ordering key")

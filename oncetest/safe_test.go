@@ -37,6 +37,7 @@ func TestSafeHandlerPasses(t *testing.T) {
 // The test passes for a handler that reads rows and produces messages. It compares the
 // produced messages, too. It also injects faults into queries.
 func TestSafeHandlerThatReadsAndProducesPasses(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -93,6 +94,7 @@ func TestHandlerWithTxFromContextPasses(t *testing.T) {
 
 // The handler of an idempotent consumer runs for every delivery.
 func TestIdempotentHandlerRunsForDuplicates(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		config := s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -119,6 +121,7 @@ func TestIdempotentHandlerRunsForDuplicates(t *testing.T) {
 
 // Ignored columns may have different values in each run.
 func TestIgnoredColumnsAreNotCompared(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		n := 0

@@ -54,6 +54,7 @@ func TestWriteOutsideOfTheTransactionIsReported(t *testing.T) {
 // the end. The handler is still reported, because its writes remain when the
 // transaction is rolled back.
 func TestHandlerThatDoesNotUseItsTransactionIsReported(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	s := newShop(t, kit.Postgres(t))
 	const remains = `the handler writes outside of its transaction: after the rollback, ` +
@@ -142,6 +143,7 @@ func TestCounterInMemoryIsReported(t *testing.T) {
 // A handler that ignores an error is reported. After the error the transaction can
 // continue in SQLite, and with a savepoint also in PostgreSQL.
 func TestIgnoredErrorIsReported(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		r := examine(t, s.examined(func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error) {
@@ -208,6 +210,7 @@ func TestEffectThatDependsOnTheOrderIsReported(t *testing.T) {
 }
 
 func TestHandlerThatEndsItsTransactionIsReported(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		for name, end := range map[string]func(ctx context.Context, tx *sql.Tx) error{
@@ -244,6 +247,7 @@ func TestHandlerThatEndsItsTransactionIsReported(t *testing.T) {
 // A message that is produced only in some attempts is reported, because produced
 // messages are effects, too.
 func TestMessageProducedByChanceIsReported(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	each(t, func(t *testing.T, s shop) {
 		under := map[string]int{}

@@ -67,6 +67,7 @@ func FuzzAcceptedMessagesAreStoredUnchanged(f *testing.F) {
 // nearly a day, and its error would end the transaction, so Publish converts the time
 // first.
 func TestDueTimesWithLargeOffsets(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	for _, text := range []string{
 		"2026-01-02T03:04:05+23:59", "2026-01-02T03:04:05-23:59", "9999-12-31T23:59:59-23:59", "0000-01-01T00:00:00Z",

@@ -268,6 +268,7 @@ func TestSlotsAreSpreadByKey(t *testing.T) {
 }
 
 func TestSlotOfAKeyNeverChanges(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
 		kit.OK(t, publish(t, db, newOutbox(t, config), "t",

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,7 +35,8 @@ type cluster struct {
 	refused   int
 }
 
-func newCluster(t *testing.T) *cluster {
+// newCluster connects the Publisher and the Subscriber to the nodes or, if balanced, to a TCP load balancer.
+func newCluster(t *testing.T, balanced bool) *cluster {
 	t.Helper()
 	c := &cluster{
 		T: t, nodes: kit.PrivateRabbitCluster(t, 3), confirmed: make(map[string]bool),
@@ -47,7 +50,12 @@ func newCluster(t *testing.T) *cluster {
 	for _, node := range c.nodes {
 		addresses = append(addresses, node.Address())
 	}
-	config := queueConfig(c.nodes[0].URL("/"))
+	url := c.nodes[0].URL("/")
+	if balanced {
+		url = strings.Replace(url, c.nodes[0].Address(), balancer(t, addresses), 1) + "?heartbeat=2"
+		addresses = nil
+	}
+	config := queueConfig(url)
 	config.Queue.Arguments = amqp091.Table{
 		"x-queue-type": "quorum", "x-quorum-initial-group-size": int32(len(c.nodes)), "x-queue-leader-locator": "client-local",
 	}
@@ -142,7 +150,7 @@ func (c *cluster) isWhole() bool {
 func TestPublisherAndSubscriberMoveToAnotherNode(t *testing.T) {
 	kit.Long(t)
 	t.Parallel()
-	c := newCluster(t)
+	c := newCluster(t, false)
 	eval := func(expression string) func(node *servers.Rabbit) {
 		return func(node *servers.Rabbit) {
 			if _, err := node.Eval(t.Context(), expression); err != nil {
@@ -189,6 +197,40 @@ func TestPublisherAndSubscriberMoveToAnotherNode(t *testing.T) {
 				t.Errorf("%s: %d messages were refused", fault.name, now-refused)
 			}
 		}
+	}
+}
+
+// balancer returns the address of a TCP load balancer. Each connection goes to the next node that accepts it.
+func balancer(t *testing.T, nodes []string) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	kit.OK(t, err)
+	var next atomic.Int64
+	accept(t, listener, func(client net.Conn) {
+		i := int(next.Add(1)) % len(nodes)
+		proxy(client, append(slices.Clone(nodes[i:]), nodes[:i]...)...)
+	})
+	return listener.Addr().String()
+}
+
+// Trap 123. Behind a TCP load balancer, messages continue after a node dies or hangs.
+func TestMessagesContinueBehindALoadBalancer(t *testing.T) {
+	kit.Long(t)
+	t.Parallel()
+	c := newCluster(t, true)
+	// The first connections went to these nodes.
+	for i, strike := range map[int]func(node *servers.Rabbit){1: (*servers.Rabbit).Kill, 2: (*servers.Rabbit).Freeze} {
+		kit.Eventually(t, 2*time.Minute, "the cluster is whole", c.isWhole)
+		before, _ := c.progress()
+		handled := c.handled.ids()
+		began := time.Now()
+		strike(c.nodes[i])
+		eventually(t, "messages are confirmed", func() bool { n, _ := c.progress(); return n > before+500 })
+		confirmed := time.Since(began)
+		eventually(t, "messages are handled", func() bool { return c.handled.ids() > handled+500 })
+		t.Logf("node %d: 500 confirmed after %v, handled after %v", i, confirmed, time.Since(began))
+		c.nodes[i].Kill() // RabbitMQ 3.10 does not let a node continue that the others have given up
+		restart(t, c.nodes[i])
 	}
 }
 

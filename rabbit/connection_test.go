@@ -83,11 +83,15 @@ func accept(t *testing.T, listener net.Listener, handle func(client net.Conn)) {
 	t.Cleanup(func() { _ = listener.Close() })
 }
 
-func proxy(client net.Conn, address string) {
+// proxy relays between a client and the first of the addresses that accepts a connection.
+func proxy(client net.Conn, addresses ...string) {
 	defer client.Close()
-	server, err := net.Dial("tcp", address)
-	if err != nil {
-		return
+	var server net.Conn
+	for i := 0; server == nil; i++ {
+		if i == len(addresses) {
+			return
+		}
+		server, _ = net.Dial("tcp", addresses[i])
 	}
 	defer server.Close()
 	go func() {

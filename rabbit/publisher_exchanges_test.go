@@ -97,6 +97,7 @@ func TestTrap09_CloseAffectsOneOfSeveralChannels(t *testing.T) {
 // confirm channel must have a number that amqp091 may not use. Otherwise the broker
 // would close the connection.
 func TestMoreExchangesThanChannels(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	uri := brokerURL(t)
 	topics := make([]string, 12)

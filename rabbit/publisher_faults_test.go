@@ -133,6 +133,7 @@ func TestTrap13_FrozenBrokerIsUnknownAtTheDeadline(t *testing.T) {
 }
 
 func TestCloseReportsOutstandingMessagesAsUnknown(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	broker := kit.PrivateRabbitInTurn(t)
 	queue := declareQueue(t, broker.URL("/"), nil)

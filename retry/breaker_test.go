@@ -277,6 +277,7 @@ func TestMessagesOfOutageAreHandledAfterIt(t *testing.T) {
 // Trap 120. If the process that probes dies, nobody probes before the end of its lease. Then
 // another instance does. An instance that has just started subscribes only to probe.
 func TestInstanceProbesAfterProberHasDied(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	db, p, q := kit.Postgres(t), newProvider(t), newQueue(4)
 	b := newBench(t, db, breaking)

@@ -261,6 +261,7 @@ func (f *fetcher) drain(t *testing.T) (ids string, bytes int) {
 // may exceed. As with small messages, messages must keep their order and tenants must
 // take turns.
 func TestBufferBytesLimitLargeMessages(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		f := bufferedFetcher(t, db)

@@ -174,6 +174,7 @@ func TestShutdownIsNotLoggedAsFailure(t *testing.T) {
 
 // A failed fetch must be repeated soon, even if PollInterval is long.
 func TestFailedFetchIsRepeated(t *testing.T) {
+	kit.Long(t)
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		f := idleFetcher(t, db)
 		logs := &kit.Logs{}

@@ -222,6 +222,7 @@ func TestBlockWhileRunningHandlesSuccessorsBeforeRetry(t *testing.T) {
 // If two instances handle many keys, and some messages fail once, the messages of each
 // key must still be handled one at a time and in order.
 func TestKeyOrderWithSeveralInstances(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		const perKey = 8
@@ -338,6 +339,7 @@ func TestKeyOrderIsValidated(t *testing.T) {
 // If the database needs longer to store a batch than the timeout of one try, smaller
 // batches must be stored. The same batch would exceed the timeout again and again.
 func TestKeyOrderSplitsBatchAfterTimeout(t *testing.T) {
+	kit.Long(t)
 	b := inOrder(t, kit.Postgres(t), retry.BlockWhileRetried)
 	for _, query := range []string{
 		`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$`,

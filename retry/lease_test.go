@@ -168,6 +168,7 @@ func (b *bench) loseTo(claim *parkedrows.Claim) {
 // tried. The same claim would fail again and again. A trigger makes each claimed row
 // slow, like a large message on a slow network.
 func TestClaimSlowerThanLeaseIsSplit(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), func(c *retry.Config) { c.Lease, c.Concurrency = time.Second, 64 })
 	for _, query := range []string{
@@ -222,6 +223,7 @@ func TestStoredMessagesDoNotWaitForAPoll(t *testing.T) {
 // If more messages are due than may be claimed, further messages are claimed as soon as
 // there is room.
 func TestDueMessagesBeyondTheCapacityDoNotWaitForAPoll(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db, func(c *retry.Config) {
@@ -263,6 +265,7 @@ func TestReleasedSuccessorsDoNotWaitForAPoll(t *testing.T) {
 // are larger, so they must be stored by several statements. A single statement would fail
 // again and again, and later messages would never be handled.
 func TestKeyOrderStoresLargeMessagesInSeveralStatements(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	db := kit.Postgres(t)
 	b := newBench(t, db, func(c *retry.Config) { c.KeyOrder = retry.BlockWhileRetried })

@@ -308,6 +308,7 @@ func TestPauseReturnsTheMessageThatNoHandlerHasReceived(t *testing.T) {
 // Trap 119. A durable consumer stores nothing while it is paused: the messages stay in
 // the broker. This also holds for an instance that starts during the pause.
 func TestPausedDurableConsumerStoresNoMessage(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		for _, startsPaused := range []bool{false, true} {
@@ -350,6 +351,7 @@ func TestPausedDurableConsumerStoresNoMessage(t *testing.T) {
 // The embedded transport stores messages for a paused consumer, and its handler is not
 // called.
 func TestPausedEmbeddedConsumerKeepsItsMessages(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		other := newBench(t, db, nil)

@@ -172,6 +172,7 @@ func TestSQLiteInUTF16IsAccepted(t *testing.T) {
 // Trap 91. Durability names each setting that lets a crash undo a commit. If a message
 // was acked after such a commit, the crash also loses the message.
 func TestDurabilityNamesSettingThatLosesCommits(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	const begins = "schema: the database may lose commits in a crash: "
 	private := kit.PrivatePostgres(t, "fsync=off")

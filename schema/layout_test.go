@@ -95,6 +95,7 @@ func TestSQLByDayEqualsUp(t *testing.T) {
 // Up fails if a long transaction uses the inbox. If Up waited for a lock on the table,
 // all later transactions that use the table would wait behind Up.
 func TestInboxIsNotConvertedWhileInUse(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	db := kit.Postgres(t)
 	kit.OK(t, schema.Up(t.Context(), db.DB, schema.Config{}))

@@ -44,6 +44,7 @@ func TestEarlyVersionIsHeldUntilEarlierOnesArrive(t *testing.T) {
 // A held version is handled immediately after the version that it waited for. It does not
 // wait for the next poll.
 func TestNextVersionIsHandledAtOnce(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.poll = time.Hour
@@ -166,6 +167,7 @@ func TestEarlyVersionDoesNotBlockItsOrderingKey(t *testing.T) {
 // If versions do not begin at Config.FromZero, this is logged once while they still wait,
 // before they go to quarantine. A short wait is not logged.
 func TestVersionsThatDoNotBeginAtFirstAreLogged(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, b *bench) {
 		var logs kit.Logs

@@ -47,6 +47,7 @@ func TestOlderVersionsAreIgnored(t *testing.T) {
 // If two versions arrive at the same moment, the second version waits until the decision
 // about the first one is committed.
 func TestConcurrentVersionsAreDecidedOneAfterAnother(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		for name, c := range map[string]struct {

@@ -83,6 +83,7 @@ func TestHeldVersionsAreQuarantinedAfterTheWindow(t *testing.T) {
 // When a message is given up on, an outer middleware finds ErrGap and the versions in the
 // error. While the message is held, the error is another one.
 func TestOuterMiddlewareSeesTheGap(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, b *bench) {
 		config := hold
@@ -109,6 +110,7 @@ func TestOuterMiddlewareSeesTheGap(t *testing.T) {
 // OnGap is called after the window. It may fetch the missing version, and write it in
 // the transaction.
 func TestOnGapDecidesAfterTheWindow(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, b *bench) {
 		config := hold

@@ -176,6 +176,7 @@ func TestRetriesDoNotUseTheDeliveryLimitOfTheBroker(t *testing.T) {
 // Trap 73. While the consumer's database is down, a failed message does not
 // return to the broker, which would drop it after some deliveries.
 func TestOutageOfTheDatabaseUsesNoDeliveries(t *testing.T) {
+	kit.Long(t)
 	c := newLimited(t)
 	var calls atomic.Int32
 	failed := make(chan struct{})

@@ -167,6 +167,7 @@ func (p *projection) effects() []string {
 // order. Versions that arrive while the first version waits for its next attempt also take effect
 // in order.
 func TestVersionsOutOfOrderByConcurrencyOrRetriesTakeEffect(t *testing.T) {
+	kit.Long(t)
 	eachProjection(t, func(p *projection, run func(h once.HandlerFunc, retries retry.Config)) {
 		const versions = 3
 		var all []*message.Message

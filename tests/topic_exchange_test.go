@@ -157,6 +157,7 @@ func TestTopicExchangeWithRetriesQuarantineAndReplay(t *testing.T) {
 // Events of one ordering key keep their order in the queue of a pattern, although they
 // have different event types.
 func TestTopicExchangeKeepsTheOrderOfAKeyAcrossEventTypes(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	c := shop(t)
 	c.order = retry.BlockWhileRetried

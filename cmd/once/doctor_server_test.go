@@ -77,6 +77,7 @@ func (s *sickServer) finds(look func(ctx context.Context) ([]finding, error), wa
 // The doctor finds each problem of a server. The checks share a server, because a start
 // takes a second.
 func TestDoctorLooksAtTheServer(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	s := newSickServer(t)
 	s.connections()
@@ -307,6 +308,7 @@ func TestDoctorLooksAtTheQueues(t *testing.T) {
 
 // The doctor says if it cannot read the management API, and does not show its password.
 func TestDoctorSaysThatItCannotReadTheManagementAPI(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	db, broker := kit.Postgres(t), kit.Rabbit(t)
 	s := newShell(t, db)

@@ -112,6 +112,7 @@ func TestDoctorRefusesWrongFlags(t *testing.T) {
 
 // If the tables cannot be used, the doctor makes no other check of the database.
 func TestDoctorLooksForTheTables(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachEmptyDatabase(t, func(t *testing.T, db kit.Database) {
 		s := &shell{T: t, env: map[string]string{"ONCE_DSN": db.DSN}}
@@ -149,6 +150,7 @@ func TestDoctorLooksForTheTables(t *testing.T) {
 }
 
 func TestDoctorLooksAtTheEncoding(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	db := kit.PostgresIn(t, "LATIN1")
 	s := &shell{T: t, env: map[string]string{"ONCE_DSN": db.DSN}}
@@ -246,6 +248,7 @@ func TestDoctorLooksAtTransactions(t *testing.T) {
 }
 
 func TestDoctorLooksAtTheTables(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newShell(t, db)
@@ -339,6 +342,7 @@ func TestDoctorLooksAtTheTables(t *testing.T) {
 }
 
 func TestDoctorLooksAtConsumersAndParkedRows(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newShell(t, db)
@@ -375,6 +379,7 @@ func TestDoctorLooksAtConsumersAndParkedRows(t *testing.T) {
 
 // A login with fewer rights than the doctor needs gets a finding for each check that failed.
 func TestDoctorSaysWhatItCannotCheck(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	db := kit.Postgres(t)
 	s := newShell(t, db)

@@ -219,6 +219,7 @@ func TestQuarantineExportImportDiscard(t *testing.T) {
 
 // Ctrl-C pauses a replay. The command then prints how to resume the replay.
 func TestInterruptPausesAReplay(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, interruptReplay)
 }

@@ -200,6 +200,9 @@ func TestFaultsOfTwoServices(t *testing.T) { // not parallel, because it needs m
 // The second database is created if it does not exist, even if the DSN is a list of
 // key=value pairs.
 func TestDatabaseIsCreatedBesideTheFirst(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs without -short, in make test-all")
+	}
 	t.Parallel()
 	dsn := testenv.Postgres(t)
 	pairs, err := url.Parse(dsn)
@@ -240,6 +243,9 @@ func TestDatabaseIsCreatedBesideTheFirst(t *testing.T) {
 // Without servers and with every kind of fault, nothing is lost or done twice. -json
 // writes one object to standard output, with a count for each kind of fault.
 func TestFaultsJSON(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs without -short, in make test-all")
+	}
 	t.Parallel()
 	status, stdout, stderr := command(t, "-addr", "127.0.0.1:0", "-orders", "20", "-faults", "-exit", "-json", "-timeout", "10m")
 	var report demo.Report
@@ -264,6 +270,9 @@ func TestFaultsJSON(t *testing.T) {
 // If effects are missing, happened twice, or belong to no order, the report names them,
 // and the command fails.
 func TestReportFindsWhatIsWrong(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs without -short, in make test-all")
+	}
 	t.Parallel()
 	dir := t.TempDir()
 	args := []string{"-addr", "127.0.0.1:0", "-data", dir, "-exit"}
@@ -302,6 +311,9 @@ func TestReportFindsWhatIsWrong(t *testing.T) {
 
 // A service continues with the data that an earlier process has left.
 func TestDataIsKept(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs without -short, in make test-all")
+	}
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "place")
 	for range 2 {

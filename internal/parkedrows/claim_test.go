@@ -255,6 +255,7 @@ var isolations = []string{"read committed", "repeatable read", "serializable"}
 // A claim skips rows that another process is claiming at the same time. This is true
 // for each default isolation level of the database.
 func TestClaimSkipsRowsClaimedMeanwhile(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	for _, isolation := range isolations {
 		t.Run(isolation, func(t *testing.T) {
@@ -287,6 +288,7 @@ func TestClaimSkipsRowsClaimedMeanwhile(t *testing.T) {
 
 // A row that is being settled does not prevent the renewal of other leases.
 func TestExtendSkipsRowsSettledMeanwhile(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	for _, isolation := range isolations {
 		t.Run(isolation, func(t *testing.T) {

@@ -255,6 +255,7 @@ func TestKeyOrderNewMessageWaitsBehindHeldMessages(t *testing.T) {
 // The cost of a message does not depend on the number of messages of its key that are
 // stored, or that were handled and are kept, whatever statistics PostgreSQL has.
 func TestKeyOrderCostDoesNotGrowWithTheLengthOfTheKey(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	db := kit.Postgres(t)
 	s := newStore(t, db)

@@ -45,6 +45,7 @@ func TestKeyOrderCopyInABatchBlocksNoKey(t *testing.T) {
 // A row is added behind a head while the head is settled. The row must not wait for the
 // settled head. SQLite is not tested, because it has one writer.
 func TestKeyOrderNewRowDoesNotWaitForSettledHead(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
 		t.Run(isolation, func(t *testing.T) { aHeadGoes(t, isolation) })

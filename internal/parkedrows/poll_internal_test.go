@@ -177,6 +177,7 @@ func TestDueFindsOnlyTenantsWithDueRows(t *testing.T) {
 // PostgreSQL has. For example, PostgreSQL may have collected the statistics when the
 // table was empty.
 func TestStatementsReadOnlyTheirRows(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	db := kit.EmptyPostgres(t)
 	db.SetMaxOpenConns(1) // so that all statements use the connection with the settings

@@ -16,6 +16,7 @@ import (
 // If a step of an operation fails in the database, the operation must return the error
 // and change nothing.
 func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newStore(t, db)

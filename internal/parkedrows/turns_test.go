@@ -118,6 +118,7 @@ func TestTurnsWithLimitOne(t *testing.T) {
 // A large replay and many due retries get no more rows than the shares of their
 // priority classes.
 func TestPriorityClassesGetTheirShares(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newStore(t, db)
@@ -135,6 +136,7 @@ func TestPriorityClassesGetTheirShares(t *testing.T) {
 // Most retries are not due. A tenant with a due retry does not wait until a walk has
 // visited all tenants, and does not wait behind a tenant with thousands of due retries.
 func TestDueRetryIsFoundAmongManyTenants(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newStore(t, db)
@@ -161,6 +163,7 @@ func TestDueRetryIsFoundAmongManyTenants(t *testing.T) {
 
 // If there are more tenants than one call of Due examines, each tenant gets a turn.
 func TestEachOfManyTenantsGetsATurn(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newStore(t, db)
@@ -246,6 +249,7 @@ func TestFailedClaimOfSeveralTenantsClaimsNothing(t *testing.T) {
 // If a tenant has fewer rows than its share, the claim takes more rows of other
 // tenants.
 func TestUnusedSharesGoToOtherTenants(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newStore(t, db)
@@ -259,6 +263,7 @@ func TestUnusedSharesGoToOtherTenants(t *testing.T) {
 }
 
 func TestPriorityClassOfARow(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		s := newStore(t, db)
@@ -298,6 +303,7 @@ func TestPriorityClassOfARow(t *testing.T) {
 
 // Tenant names are user input, so they are cleaned and shortened.
 func TestTenantNamesAreCleaned(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, s *parkedrows.Store) {
 		names := []string{"", "\x00", "a\xffb", `quote " and \ and '`, "{a,b}", "ünïcode 🐇", strings.Repeat("long", 1000)}

@@ -75,6 +75,7 @@ func (b *bench) settled() time.Time {
 }
 
 func TestExportWritesRowsInTheOrderOfTheirTimes(t *testing.T) {
+	kit.Long(t)
 	eachDatabase(t, func(b *bench) {
 		b.insert("m2", "payments", noon, nil)
 		b.insert("m1", "payments", noon.Add(time.Millisecond), "acme")
@@ -199,6 +200,7 @@ func TestSettledWaitsForTransactionsThatBeganBefore(t *testing.T) {
 // Settled leaves out the latest minute, because a server can be slow to register a
 // transaction that begins.
 func TestSettledIsAMinuteAgo(t *testing.T) {
+	kit.Long(t)
 	eachDatabase(t, func(b *bench) {
 		before := time.Now()
 		at := b.settled()

@@ -75,6 +75,7 @@ func TestReplayOfDeadLettersIsListed(t *testing.T) {
 }
 
 func TestReplayOfSentMessagesIsStoppedAndResumed(t *testing.T) {
+	kit.Long(t)
 	eachDatabase(t, func(b *bench) {
 		for i := range 30 {
 			b.record("t", msg(fmt.Sprint("m", i), ""))

@@ -107,6 +107,7 @@ func TestSearchesWithSeveralConditionsReadABoundedNumberOfLetters(t *testing.T) 
 // Together, all pages of a search contain each matching letter once, in the order of
 // the IDs. The results of Count add up to the number of these letters.
 func TestPagesOfLettersAreComplete(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(b *bench) {
 		letters := kit.Sized(25_000, 50_000)

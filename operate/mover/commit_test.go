@@ -114,6 +114,7 @@ func TestRunContinuesAfterDatabaseRestart(t *testing.T) {
 // An idle mover takes no lock and no transaction id. Watermill's own forwarder takes
 // both at every poll.
 func TestIdlePollNeitherLocksNorWrites(t *testing.T) {
+	kit.Long(t)
 	server := kit.PrivatePostgres(t, "autovacuum=off") // no other process of this server takes transaction ids
 	db, err := sql.Open("postgres", server.DSN("postgres"))
 	kit.OK(t, err)

@@ -17,6 +17,7 @@ import (
 )
 
 func TestCustomTableNames(t *testing.T) {
+	kit.Long(t)
 	for _, kind := range []string{"JSONB", "BYTEA"} {
 		t.Run(kind, func(t *testing.T) {
 			db := kit.PostgresAlone(t).DB

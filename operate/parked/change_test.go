@@ -253,6 +253,7 @@ func TestMessagesThatArriveDuringAChangeStay(t *testing.T) {
 
 // A call with a Rate takes as long as the Rate requires.
 func TestRateBoundsAChange(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(b *bench) {
 		b.fill(75, "busy")
@@ -271,6 +272,7 @@ func TestRateBoundsAChange(t *testing.T) {
 // If a step of an operation fails in the database, the operation must return the error
 // and change nothing.
 func TestOperationWithAFailedStepChangesNothing(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		b := newBench(t, db)

@@ -191,6 +191,7 @@ func TestConsumersAreBounded(t *testing.T) {
 
 // With many consumers, fewer messages of each are counted.
 func TestCountsOfManyConsumersStopEarlier(t *testing.T) {
+	kit.Long(t)
 	eachDatabase(t, func(b *bench) {
 		b.fill(20_200, "busy")
 		for consumers, limit := range map[int]int{100: 1000, 101: 100} {

@@ -24,6 +24,7 @@ import (
 // RabbitMQ, durable and embedded subscriptions, and several subscriptions of one
 // consumer.
 func TestSubscriptionsAreInstances(t *testing.T) {
+	kit.Long(t)
 	b := newBench(t, kit.Postgres(t))
 	fromRabbit := func() message.Subscriber {
 		config := wamqp.NewDurableQueueConfig(kit.Rabbit(t).URL)

@@ -127,6 +127,7 @@ func TestPauseNeedsActorAndReason(t *testing.T) {
 
 // A consumer that was removed and returns later must not be paused for a forgotten reason.
 func TestRemovedConsumerIsNotPaused(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(b *bench) {
 		b.known("payments", "orders")

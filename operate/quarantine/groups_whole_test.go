@@ -29,6 +29,7 @@ func (b *bench) fillGroup(fingerprint string, entries int) {
 // Groups counts a limited number of entries of each group, and sets More if there are
 // more.
 func TestGroupsAreCountedUpToABound(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.fillGroup("f1", 2_000)

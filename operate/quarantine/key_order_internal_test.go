@@ -37,6 +37,7 @@ func keysAreWhole(t *testing.T, db kit.Database) {
 // be handled once, and the messages of a key must be handled in the order in which they
 // were stored.
 func TestKeyOrderOfBatchesWithCopies(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	for _, order := range []parkedrows.KeyOrder{parkedrows.BlockWhileRetried, parkedrows.BlockWhileQuarantined, parkedrows.BlockWhileRunning} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {

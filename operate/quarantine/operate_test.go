@@ -159,6 +159,7 @@ func TestRepeatedIDCountsOnce(t *testing.T) {
 // If two operators discard the same entries, the second one gets ErrNotFound, even if the
 // IDs are in another order.
 func TestTwoOperatorsDoNotDeadlock(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	b := newBench(t, kit.Postgres(t), nil)
 	b.fill("payments", 300)

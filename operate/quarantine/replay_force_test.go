@@ -51,6 +51,7 @@ func TestTrap72ReplayOfHandledMessagesNeedsForce(t *testing.T) {
 }
 
 func TestReplayKeepsRateAndLimit(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.fill("payments", 12)

@@ -103,6 +103,7 @@ func TestAbandonedReplayIsStopped(t *testing.T) {
 // events: either the replay has finished, and StopReplay returns ErrReplayFinished, or
 // StopReplay succeeds, and the replay returns ErrReplayStopped.
 func TestStopAndEndAgree(t *testing.T) {
+	kit.Long(t)
 	eachDatabase(t, func(t *testing.T, b *bench) {
 		b.consume("payments", (&counted{}).handle)
 		ends := map[string]int{}

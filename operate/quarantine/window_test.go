@@ -14,6 +14,7 @@ import (
 // Together, all pages of a search contain each matching entry once, in the order of the
 // IDs. The results of Count add up to the number of these entries.
 func TestPagesOfEntriesAreComplete(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachDatabase(t, func(t *testing.T, b *bench) {
 		entries := kit.Sized(25_000, 50_000)

@@ -54,6 +54,7 @@ func TestResultBelongsToTheStatement(t *testing.T) {
 }
 
 func TestIsolationLevelIsKept(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	b := newBench(t)
 	b.exec(b.others, `ALTER ROLE CURRENT_USER IN DATABASE `+b.name()+` SET default_transaction_isolation = 'serializable'`)

@@ -181,27 +181,21 @@ var notStarted = map[int][]line{
 // and the allowed values. The command starts nothing, leaves no files behind, and shows
 // no password.
 //
-// With -short it runs every fourth line of mistyped, because each line starts a process. The
-// packages of the commands test their flags, too.
+// The packages of the commands test their flags, too.
 func TestInvalidCommandLinesAreRefused(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	bin := build(t)
 	t.Run("help", func(t *testing.T) {
 		spellings := []string{"-h", "-help", "--help"}
-		if testing.Short() {
-			spellings = spellings[:1]
-		}
 		for name, dir := range commands {
 			for _, flag := range spellings {
 				helps(t, newShell(t, bin).run(t, name+" "+flag), flagsOf(t, dir))
 			}
 		}
 	})
-	for i, l := range mistyped {
+	for _, l := range mistyped {
 		t.Run(l.typed, func(t *testing.T) {
-			if i%4 > 0 {
-				kit.Long(t)
-			}
 			t.Parallel()
 			newShell(t, bin).refuses(t, l, 2)
 		})

@@ -130,6 +130,7 @@ func (w *world) sql(text string) string {
 // Rows of parked messages that were edited by hand have the expected fates. The valid
 // messages before and after each case have rows of the same age.
 func TestParkedRowsEditedByHand(t *testing.T) {
+	kit.Long(t)
 	const lease = time.Second // the test waits until the leases of invalid rows have ended
 	eachWorld(t, lease, func(w *world) {
 		store, err := parkedrows.NewStore(w.db, w.config)

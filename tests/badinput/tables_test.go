@@ -101,6 +101,7 @@ var sabotages = map[string]sabotage{
 }
 
 func TestTablesEditedByHand(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	eachWorld(t, lease, func(w *world) {
 		for name, s := range sabotages {

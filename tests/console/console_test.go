@@ -35,6 +35,7 @@ const misfits = `(() => {
 
 // Each page loads without an error of the browser, and fits on a phone and on a screen.
 func TestPagesLoadWithoutViolations(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	b := open(t)
 	b.seed()

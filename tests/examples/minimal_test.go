@@ -39,6 +39,7 @@ func TestMinimalStaysSmall(t *testing.T) {
 // An order that is placed at the copied service is paid once, and the service
 // stops without an error when it is told to.
 func TestMinimalRunsWhereItIsCopied(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	database, broker := kit.Postgres(t), kit.Rabbit(t)
 	dir := copied(t, "minimal")

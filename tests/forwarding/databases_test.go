@@ -66,6 +66,7 @@ const deleteWaits = `pg_stat_activity
 // Another transaction locks rows in a different order than the forwarder deletes them. The
 // forwarder backs off, tries again, and logs nothing.
 func TestForwarderBacksOffAfterADeadlock(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	database := kit.Postgres(t)
 	f := newFlow(t, database.DB, kit.Rabbit(t).URL)

@@ -50,6 +50,7 @@ func (undeclared) ExchangeDeclare(*amqp.Channel, string, wamqp.Config) error { r
 // the cause and the remedy. The refused messages back off, but the lag grows, and
 // falls to zero when the cause ends.
 func TestLagCountsRefusedMessages(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	broker := kit.Rabbit(t)
 	missing := queue(broker.URL)

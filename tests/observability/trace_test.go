@@ -118,6 +118,7 @@ func TestTraceReachesTheQueue(t *testing.T) {
 
 // Each attempt is a span of its own. Its parent is the span in the metadata of the row.
 func TestEachAttemptToSendIsASpan(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	w := newWatch(t)
 	db, box := w.database(), w.outbox()
@@ -262,6 +263,7 @@ func TestMessagesOfOneCallKeepTheirTraces(t *testing.T) {
 // A message that cannot be stored makes its span an error. The span contains no data of the
 // message.
 func TestSpanOfARefusedMessageIsAnError(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	w := newWatch(t)
 	ctx, service := w.traces.Tracer("service").Start(t.Context(), "service")

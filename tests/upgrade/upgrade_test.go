@@ -101,6 +101,7 @@ func newer(tables, from, code int) string {
 // and is deployed again. If a migration is not compatible with older code, this code refuses the
 // migrated tables before it does anything.
 func TestDeployAndRollBack(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	// The new column has a default, so that older statements continue to work.
 	additive := fmt.Sprintf("-- compatible_from: %d\nALTER TABLE {outbox} ADD COLUMN later text DEFAULT 'x' NOT NULL;", schema.Version())

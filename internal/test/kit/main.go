@@ -115,10 +115,10 @@ func leftOutTests() (n int, remedies []string) {
 	return len(leftOut.remedies), slices.Compact(slices.Sorted(slices.Values(leftOut.remedies)))
 }
 
-// Long skips a slow test under go test -short, which make test uses. A test is slow if
-// it kills processes, runs a matrix of cases, or waits for a long pause. In a matrix,
-// call Long in all subtests except one, so that make test runs one case. Main does not
-// count these tests as skipped, because no server is missing.
+// Long skips a test under go test -short, which make test uses. CONTRIBUTING.md says
+// which tests call it. In a matrix, call Long in all subtests except one, so that make
+// test runs one case. Main does not count these tests as skipped, because no server is
+// missing.
 func Long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
