@@ -28,7 +28,18 @@ func clusterFaults() []fault {
 		{name: "nodes-stopped", about: "all nodes are stopped or killed, and started in any order", on: onBroker, strike: nodesStopped},
 		{name: "rolling-restart", about: "one node after another is stopped in good order, and started", on: onBroker, strike: rollingRestart},
 		{name: "leaders-moved", about: "the leaders of the queues are moved to other nodes, several times", on: onBroker, strike: leadersMoved},
-		{name: "partition", about: "the leader of a queue and the other nodes refuse each other's connections", on: onBroker, strike: partition},
+		{
+			name: "partition", about: "the leader of a queue and the other nodes refuse each other's connections", on: onBroker,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.partition(ctx, "erlang:disconnect_node(Node)")
+			},
+		},
+		{
+			name: "partition-silent", about: "as partition, but the node's connections to the others stay open, and it reads nothing", on: onBroker,
+			strike: func(ctx context.Context, s *strike) (string, error) {
+				return s.partition(ctx, "inet:setopts(proplists:get_value(Node, erlang:system_info(dist_ctrl)), [{active, false}])")
+			},
+		},
 		{
 			name: "primary-kill", about: "SIGKILL of the primary, promotion of the standby; the old primary becomes its standby", on: onPostgres,
 			strike: func(ctx context.Context, s *strike) (string, error) { return s.failover(ctx, s.postgres.Kill) },
@@ -271,8 +282,9 @@ func leadersMoved(ctx context.Context, s *strike) (string, error) {
 }
 
 // partition separates a node from the others. The node gives the others' names a wrong cookie, so that
-// no connection between them can be made. Clients still reach all nodes.
-func partition(ctx context.Context, s *strike) (proof string, err error) {
+// no connection between them can be made, and evaluates the expression end for each other Node, to end
+// the connection that there is. Clients still reach all nodes.
+func (s *strike) partition(ctx context.Context, end string) (proof string, err error) {
 	_, leader, others, err := s.leader(ctx)
 	if err != nil {
 		return "", err
@@ -290,7 +302,7 @@ func partition(ctx context.Context, s *strike) (proof string, err error) {
 		joins, late := s.joins(ctx, leader)
 		proof, err = proof+"; then "+joins, errors.Join(err, failure, late)
 	}()
-	if _, err := leader.RabbitCtl().Eval(ctx, cookie("wrong")+", [erlang:disconnect_node(Node) || Node <- nodes()]"); err != nil {
+	if _, err := leader.RabbitCtl().Eval(ctx, cookie("wrong")+fmt.Sprintf(", [%s || Node <- [%s]]", end, strings.Join(names, ","))); err != nil {
 		return "", err
 	}
 	began := time.Now()
