@@ -42,9 +42,10 @@
 //
 // Any number of instances can run. The outbox is divided into 64 slots, each leased to one
 // instance. The ordering key of a message, or its id if it has none, determines its slot. All
-// instances get the same number of slots. One that joins gets its share within a third of
+// instances get the same number of slots. One that joins gets its share within two thirds of
 // Config.Lease, and one that is closed gives its slots back immediately. If an instance dies, the
-// others take its slots when its lease has ended.
+// others take its slots when its lease has ended. If it dies at each start, the others keep their
+// slots.
 //
 // All instances must have the same destination. Run of an instance with another
 // destination returns ErrOtherDestination, see Config.Destination.

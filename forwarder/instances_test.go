@@ -212,6 +212,37 @@ func TestTheSecondInstanceTakesOverFromADeadOne(t *testing.T) {
 	})
 }
 
+// Trap 18. Instances that die when they have just started are not given any slots.
+func TestTrap18_AnInstanceThatDiesAtItsStartGetsNoSlots(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		cfg := quick(kit.Tables(t, db))
+		cfg.Lease = 6 * time.Second
+		cfg.CloseTimeout = 100 * time.Millisecond
+		start(t, db.DB, newBroker(), cfg)
+		shares(t, db.DB, 64)
+		for n := range 3 {
+			pool := secondPool(t, db)
+			doomed, err := forwarder.New(pool, newBroker(), cfg)
+			kit.OK(t, err)
+			ended := kit.Go(func() error { return doomed.Run(context.Background()) })
+			eventually(t, "it has started", func() bool { return kit.One[int](t, db, `SELECT COUNT(*) FROM once_forwarders`) == n+2 })
+			kit.OK(t, pool.Close())
+			t.Cleanup(func() { _, _ = doomed.Close(), <-ended })
+		}
+		renewals, last := 0, ""
+		eventually(t, "the lease is renewed twice", func() bool {
+			if got := slotsOf(t, db.DB); !slices.Equal(got, []int{64}) {
+				t.Fatalf("slots are shared as %d, want all 64 with the instance that lives", got)
+			}
+			if until := kit.One[string](t, db, `SELECT MAX(lease_until) FROM once_slots`); until != last {
+				renewals, last = renewals+1, until
+			}
+			return renewals > 2
+		})
+	})
+}
+
 // Another instance may take a slot after this instance has found the slot free, and
 // before its update. This instance must then not take the slot.
 func TestASlotIsTakenAtTheSameMoment(t *testing.T) {

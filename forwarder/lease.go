@@ -12,13 +12,16 @@ import (
 // tenure is the state of this instance's leases. The outbox is divided into slots, each leased to
 // one instance. The ordering key or the id of a message determines its slot. All instances get the
 // same number of slots: when one joins, the others give slots back, each as soon as none of its
-// messages is in flight.
+// messages is in flight. They give none to an instance that has just started, or that has not
+// renewed its lease for a while. Otherwise an instance that dies at each start would leave most
+// slots without an owner.
 type tenure struct {
 	leaving []int64   // slots that get no more work and will be given back
 	short   bool      // this instance has fewer slots than its share
 	until   time.Time // end of the lease; counted from before the request, so the lease in the database ends later
 	asked   time.Time
 	next    time.Time // when to renew the lease, or to request more slots
+	since   time.Time // first request
 	busy    bool
 	fault   fault
 	rival   int64 // end of the lease of an instance with another destination, or 0
@@ -59,7 +62,13 @@ func (l *loop) keepLease(now time.Time) {
 		return
 	}
 	t.busy, t.asked = true, now
-	req := leaseRequest{kept: slices.Clone(s.Slots()), length: l.config.Lease, take: !s.Stopping()}
+	if t.since.IsZero() {
+		t.since = now
+	}
+	req := leaseRequest{kept: slices.Clone(s.Slots()), length: l.config.Lease, counted: l.config.Lease / 2, take: !s.Stopping()}
+	if now.Before(t.since.Add(l.config.Lease / 3)) {
+		req.length = req.counted // this instance has not shown yet that it does not die at its start
+	}
 	if giveBack {
 		req.back = slices.Clone(t.leaving)
 	} else {
@@ -109,7 +118,7 @@ func (l *loop) leased(req leaseRequest, got tenancy, sent time.Time, err error) 
 		s.LoseSlots(gone)
 	}
 	s.SetSlots(without(got.slots, l.unsettled())) // some slots may have been lost since the request was sent
-	t.until = sent.Add(l.config.Lease)
+	t.until = sent.Add(req.length)
 	l.sender.leaseUntil(t.until)
 	if over := len(s.Slots()) - got.share; over > 0 && len(t.leaving) == 0 {
 		t.leaving = slices.Clone(s.Slots()[got.share:])

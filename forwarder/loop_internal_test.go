@@ -48,7 +48,7 @@ func TestLeaseLeavesOtherInstancesTheirShare(t *testing.T) {
 	}
 	l.tenure.busy = true
 	l.tenure.rival = 7
-	l.leased(leaseRequest{}, tenancy{slots: []int64{5, 3, 1, 0, 2, 4}, share: 4, instances: 2}, now, nil)
+	l.leased(leaseRequest{length: 15 * time.Second}, tenancy{slots: []int64{5, 3, 1, 0, 2, 4}, share: 4, instances: 2}, now, nil)
 	expect(numbers(4), []int64{4, 5}, 5*time.Second)
 	if l.tenure.rival != 0 {
 		t.Error("the instance with another destination is still awaited")
@@ -60,9 +60,9 @@ func TestLeaseLeavesOtherInstancesTheirShare(t *testing.T) {
 	}
 
 	// Slots that are leaving are not used, and no other slots leave meanwhile.
-	l.leased(leaseRequest{}, tenancy{slots: numbers(6), share: 3, instances: 2}, now, nil)
+	l.leased(leaseRequest{length: 15 * time.Second}, tenancy{slots: numbers(6), share: 3, instances: 2}, now, nil)
 	expect(numbers(4), []int64{4, 5}, 5*time.Second)
-	l.leased(leaseRequest{back: []int64{4, 5}}, tenancy{slots: numbers(4), share: 4, instances: 2}, now, nil)
+	l.leased(leaseRequest{length: 15 * time.Second, back: []int64{4, 5}}, tenancy{slots: numbers(4), share: 4, instances: 2}, now, nil)
 	expect(numbers(4), nil, 5*time.Second)
 	if got := logs.Count("taken over"); got != 0 || l.sender.gate.Load() {
 		t.Fatalf("%d lines about lost slots: %q", got, logs.Lines())
@@ -70,7 +70,7 @@ func TestLeaseLeavesOtherInstancesTheirShare(t *testing.T) {
 
 	// With fewer slots than its share, it asks again soon.
 	l.sender.gate.Store(true)
-	l.leased(leaseRequest{}, tenancy{slots: numbers(3), share: 4, instances: 2}, now, nil)
+	l.leased(leaseRequest{length: 15 * time.Second}, tenancy{slots: numbers(3), share: 4, instances: 2}, now, nil)
 	expect(numbers(3), nil, time.Second)
 	if l.sender.gate.Load() || logs.Count("INFO Another instance has taken over slots", "slots=1") != 1 {
 		t.Fatalf("slots were lost, and messages are sent: %t; %q", l.sender.gate.Load(), logs.Lines())

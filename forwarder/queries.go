@@ -156,7 +156,8 @@ func newQueries(d dialect.Dialect) queries { //nolint:funlen // SQL stands toget
 			DELETE FROM {forwarders}
 			WHERE owner IN (SELECT owner FROM {forwarders} WHERE lease_until < {now} {skip_locked})`),
 
-		instances: d.SQL(`SELECT (SELECT COUNT(*) FROM {forwarders}), (SELECT COUNT(*) FROM {slots})`),
+		instances: d.SQL(`
+			SELECT (SELECT COUNT(*) FROM {forwarders} WHERE owner = $1 OR lease_until > {after $2}), (SELECT COUNT(*) FROM {slots})`),
 
 		// Somebody may have deleted slots, and their messages would wait forever.
 		slots: d.SQL(`

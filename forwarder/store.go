@@ -56,6 +56,9 @@ type leaseRequest struct {
 	take   bool    // whether to take free slots, up to the share of this instance
 	avoid  []int64 // free slots that must not be taken
 	length time.Duration
+
+	// Another instance counts, and gets a share of the slots, if its lease is longer than this.
+	counted time.Duration
 }
 
 // lease renews, gives back and takes slots, and returns those that this instance then owns. It
@@ -81,7 +84,7 @@ func (s *store) lease(ctx context.Context, req leaseRequest) (tenancy, error) {
 		}
 		failpoint.Hit("forwarder/enrolled")
 		var slots int
-		if err := tx.QueryRowContext(ctx, s.sql.instances).Scan(&got.instances, &slots); err != nil {
+		if err := tx.QueryRowContext(ctx, s.sql.instances, s.owner, req.counted.Milliseconds()).Scan(&got.instances, &slots); err != nil {
 			return err
 		}
 		if slots < outboxrow.Slots {
