@@ -4,7 +4,7 @@ GO      ?= go
 BACKEND ?= embedded
 SERVICES ?= 1
 PKG     ?= ./... ./cmd/once/... ./examples/... ./examples/recipes/... ./outbox/pgxoutbox/... ./outbox/sqlv4/... ./rabbit/amqpv3/... ./tests/... ./tests/stock/...
-TIMEOUT ?= 20m
+TIMEOUT ?= 30m
 FOR     ?= 8h
 
 # The driver of the tests that use PostgreSQL through database/sql: pq or pgx.
@@ -65,7 +65,7 @@ NO_RACE = /once/(cmd/once|console|docs|examples/recipes|operate/.*|internal/test
 # make test-all repeats only these tests of the packages in NO_RACE, because the others have run in
 # the same way already.
 .PHONY: test
-test: ## test in minutes: each promise once         PKG=./outbox RUN=TestName COUNT=1 TIMEOUT=20m DRIVER=pgx PG=18 RABBIT=4.3 ARGS=-v
+test: ## test in minutes: each promise once         PKG=./outbox RUN=TestName COUNT=1 TIMEOUT=30m DRIVER=pgx PG=18 RABBIT=4.3 ARGS=-v
 	$(DEPS)
 	$(if $(SHORTENED),ONCE_TEST_SHORTENED='$(abspath $(SHORTENED))' )$(GO_TEST) -parallel 4 -short $(ARGS) $(PKG)
 

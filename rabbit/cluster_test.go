@@ -35,15 +35,12 @@ type cluster struct {
 	refused   int
 }
 
-// newCluster connects the Publisher and the Subscriber to the nodes or, if balanced, to a TCP load balancer.
-func newCluster(t *testing.T, balanced bool) *cluster {
+// connect connects a Publisher and a Subscriber of a new queue to the nodes or, if balanced, to a TCP
+// load balancer.
+func connect(t *testing.T, nodes []*servers.Rabbit, balanced bool) *cluster {
 	t.Helper()
 	c := &cluster{
-		T: t, nodes: kit.PrivateRabbitCluster(t, 3), confirmed: make(map[string]bool),
-		logs: map[string]*heard{"publisher": new(heard), "subscriber": new(heard)},
-	}
-	for _, node := range c.nodes {
-		eval(t, node, "net_kernel:set_net_ticktime(8, 0)") // by default, the nodes notice after a minute that one of them hangs
+		T: t, nodes: nodes, confirmed: make(map[string]bool), logs: map[string]*heard{"publisher": new(heard), "subscriber": new(heard)},
 	}
 	c.queue = declareQuorum(t, c.nodes[0].URL("/"), len(c.nodes))
 	var addresses []string
@@ -146,11 +143,16 @@ func (c *cluster) isWhole() bool {
 }
 
 // Trap 123. A Publisher and a Subscriber with a list of nodes leave a node that dies, hangs, or is put into
-// maintenance mode, and whose connections an operator closes. No confirmed message is lost.
+// maintenance mode, and whose connections an operator closes. Behind a TCP load balancer, messages
+// continue after a node dies or hangs. No confirmed message is lost.
 func TestPublisherAndSubscriberMoveToAnotherNode(t *testing.T) {
 	kit.Long(t)
 	t.Parallel()
-	c := newCluster(t, false)
+	nodes := kit.PrivateRabbitCluster(t, 3)
+	for _, node := range nodes {
+		eval(t, node, "net_kernel:set_net_ticktime(8, 0)") // by default, the nodes notice after a minute that one of them hangs
+	}
+	c := connect(t, nodes, false)
 	eval := func(expression string) func(node *servers.Rabbit) {
 		return func(node *servers.Rabbit) {
 			if _, err := node.Eval(t.Context(), expression); err != nil {
@@ -198,6 +200,23 @@ func TestPublisherAndSubscriberMoveToAnotherNode(t *testing.T) {
 			}
 		}
 	}
+
+	b := connect(t, nodes, true)
+	for i, fault := range []func(node *servers.Rabbit){(*servers.Rabbit).Kill, (*servers.Rabbit).Freeze} {
+		kit.Eventually(t, 2*time.Minute, "the cluster is whole", b.isWhole)
+		node := nodes[i+1] // the first connections went to these nodes
+		before, _ := b.progress()
+		handled := b.handled.ids()
+		began := time.Now()
+		fault(node)
+		eventually(t, "messages are confirmed", func() bool { n, _ := b.progress(); return n > before+500 })
+		eventually(t, "messages are handled", func() bool { return b.handled.ids() > handled+500 })
+		t.Logf("behind a load balancer: 500 messages after %v", time.Since(began))
+		node.Kill()
+		if i == 0 {
+			restart(t, node)
+		}
+	}
 }
 
 // balancer returns the address of a TCP load balancer. Each connection goes to the next node that accepts it.
@@ -211,27 +230,6 @@ func balancer(t *testing.T, nodes []string) (address string) {
 		proxy(client, append(slices.Clone(nodes[i:]), nodes[:i]...)...)
 	})
 	return listener.Addr().String()
-}
-
-// Trap 123. Behind a TCP load balancer, messages continue after a node dies or hangs.
-func TestMessagesContinueBehindALoadBalancer(t *testing.T) {
-	kit.Long(t)
-	t.Parallel()
-	c := newCluster(t, true)
-	// The first connections went to these nodes.
-	for i, strike := range map[int]func(node *servers.Rabbit){1: (*servers.Rabbit).Kill, 2: (*servers.Rabbit).Freeze} {
-		kit.Eventually(t, 2*time.Minute, "the cluster is whole", c.isWhole)
-		before, _ := c.progress()
-		handled := c.handled.ids()
-		began := time.Now()
-		strike(c.nodes[i])
-		eventually(t, "messages are confirmed", func() bool { n, _ := c.progress(); return n > before+500 })
-		confirmed := time.Since(began)
-		eventually(t, "messages are handled", func() bool { return c.handled.ids() > handled+500 })
-		t.Logf("node %d: 500 confirmed after %v, handled after %v", i, confirmed, time.Since(began))
-		c.nodes[i].Kill() // RabbitMQ 3.10 does not let a node continue that the others have given up
-		restart(t, c.nodes[i])
-	}
 }
 
 // Trap 123. A node that answers and cannot serve is left for another: it blocks publishers, confirms
