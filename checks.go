@@ -120,22 +120,24 @@ func (s *starter) checkTables(ctx context.Context, part chain.Part, handlers []r
 
 // An unreachable broker is no error, because the transport waits for it.
 func (s *starter) checkBrokers(ctx context.Context, handlers []routed) error {
-	refusals := make([]string, len(handlers))
+	refusals := make([]error, len(handlers))
 	var pings sync.WaitGroup
 	for i, h := range handlers {
 		if pinger, ok := findSubscriber[usercode.Pinger](h.Subscriber); ok {
 			pings.Go(func() {
 				if err := pinger.Ping(ctx); err != nil && !dialect.MayPass(err) {
-					refusals[i] = err.Error()
+					refusals[i] = err
 				}
 			})
 		}
 	}
 	pings.Wait()
 	var errs []error
-	for i, text := range refusals {
-		if text != "" && !slices.Contains(refusals[:i], text) { // most handlers share a broker
-			errs = append(errs, fmt.Errorf("the broker refuses the subscriber of handler %q: %s", handlers[i].Name, text))
+	said := make(map[string]bool)
+	for i, err := range refusals {
+		if err != nil && !said[err.Error()] { // most handlers share a broker
+			said[err.Error()] = true
+			errs = append(errs, fmt.Errorf("the broker refuses the subscriber of handler %q: %w", handlers[i].Name, err))
 		}
 	}
 	return errors.Join(errs...)
