@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -81,7 +82,7 @@ func (m *member) begin() error {
 	if m.aged {
 		binary = m.old
 	}
-	log, err := os.OpenFile(filepath.Join(m.dir, m.base+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(m.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -131,13 +132,25 @@ func (m *member) attend(p *process, stdout io.Reader) {
 	status := ended(p.cmd.ProcessState)
 	m.exits[status]++
 	if status != exitStatus && status != refusedStatus && !m.wanted {
-		m.odd = append(m.odd, fmt.Sprintf("%s-%d ended with %v", m.base, m.lives, p.cmd.ProcessState))
+		m.odd = append(m.odd, fmt.Sprintf("%s-%d ended with %v: %s", m.base, m.lives, p.cmd.ProcessState, m.lastWords()))
 	}
 	if !m.down {
 		if err := m.begin(); err != nil {
 			m.odd = append(m.odd, fmt.Sprintf("%s does not start: %v", m.base, err))
 		}
 	}
+}
+
+func (m *member) log() string { return filepath.Join(m.dir, m.base+".log") }
+
+// lastWords returns the last line of the member's log, because the log is deleted at the end of the run.
+func (m *member) lastWords() string {
+	text, err := os.ReadFile(m.log())
+	if err != nil {
+		return err.Error()
+	}
+	text = bytes.TrimSpace(text)
+	return string(text[bytes.LastIndexByte(text, '\n')+1:])
 }
 
 // ended returns the exit status of a process, or the negative number of the signal that ended it.
