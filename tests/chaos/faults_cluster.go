@@ -302,7 +302,8 @@ func (s *strike) partition(ctx context.Context, end string) (proof string, err e
 		joins, late := s.joins(ctx, leader)
 		proof, err = proof+"; then "+joins, errors.Join(err, failure, late)
 	}()
-	if _, err := leader.RabbitCtl().Eval(ctx, cookie("wrong")+fmt.Sprintf(", [%s || Node <- [%s]]", end, strings.Join(names, ","))); err != nil {
+	separate := cookie("wrong") + fmt.Sprintf(", [%s || Node <- [%s]]", end, strings.Join(names, ","))
+	if _, err := leader.RabbitCtl().Eval(ctx, separate); err != nil {
 		return "", err
 	}
 	began := time.Now()
