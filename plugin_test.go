@@ -211,18 +211,6 @@ func TestStartChecksTheBrokers(t *testing.T) {
 	}
 }
 
-// Callers can tell a refused login from other errors.
-func TestErrorOfTheBrokerIsWrapped(t *testing.T) {
-	t.Parallel()
-	refused := errors.New("refused")
-	b := newStartBench(t, kit.SQLite(t)).up()
-	b.in = pinged{b.in, refused}
-	b.consumer(once.ConsumerConfig{}, "mail")
-	if err := b.router.Run(t.Context()); !errors.Is(err, refused) {
-		t.Errorf("Run: got %v, want an error that wraps %q", err, refused)
-	}
-}
-
 // The inbox is swept as long as a router with its handlers runs, however the
 // handlers were added.
 func TestRetentionRunsWithTheRouter(t *testing.T) {

@@ -215,3 +215,15 @@ func TestRunDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 	d.has(t, "closed db")
 	close(release)
 }
+
+// Callers can tell a refused login from other errors.
+func TestErrorOfTheBrokerIsWrapped(t *testing.T) {
+	t.Parallel()
+	refused := errors.New("refused")
+	b := newStartBench(t, kit.SQLite(t)).up()
+	b.in = pinged{b.in, refused}
+	b.consumer(once.ConsumerConfig{}, "mail")
+	if err := b.router.Run(t.Context()); !errors.Is(err, refused) {
+		t.Errorf("Run: got %v, want an error that wraps %q", err, refused)
+	}
+}

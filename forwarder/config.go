@@ -76,7 +76,8 @@ type Config struct {
 	StallTimeout time.Duration
 
 	// Lease is how long this instance may have no contact with the database before another one
-	// takes over. It is renewed three times in this period. Defaults to 15 seconds.
+	// takes over. It is renewed three times in this period. Use the same value in all instances;
+	// otherwise they may share the slots unevenly. Defaults to 15 seconds.
 	Lease time.Duration
 
 	// MaxAttempts is how many refusals make a message a dead letter. Defaults to 20.
