@@ -167,11 +167,15 @@ func (p *running) stop(r *run, left time.Duration) error {
 		case <-p.ready():
 		default:
 			if runs { // Close of a router that is not running waits for handlers that never ran
+				err := error(nil)
 				if p.started {
 					r.cancel()
 					<-p.ended
+					if err = p.err; errors.Is(err, context.Canceled) { // its start was stopped, as asked
+						err = nil
+					}
 				}
-				closed <- p.err
+				closed <- err
 				return
 			}
 		}

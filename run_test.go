@@ -180,6 +180,36 @@ func TestRunDoesNotWaitForARouterThatDidNotStart(t *testing.T) {
 	d.has(t, "closed db")
 }
 
+// starter is a part that waits for its broker at the start.
+type starter struct {
+	worker
+
+	waits chan struct{}
+}
+
+func (s *starter) Run(ctx context.Context) error {
+	close(s.waits)
+	<-ctx.Done()
+	return fmt.Errorf("cannot subscribe: %w", ctx.Err())
+}
+
+// A service that is stopped during its start ends without an error.
+func TestRunIsStoppedDuringItsStart(t *testing.T) {
+	t.Parallel()
+	d := &diary{}
+	part := &starter{worker: *newWorker(d, "router"), waits: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- once.Run(ctx, time.Minute, part, newWorker(d, "forwarder"), &connection{diary: d, name: "db"})
+	}()
+	<-part.waits
+	cancel()
+	kit.OK(t, <-ended)
+	d.has(t, "closed db")
+}
+
 // If a handler ignores its context, Run waits for the router only for half of the grace
 // period. Then Run stops the remaining parts.
 func TestRunDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
