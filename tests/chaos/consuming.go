@@ -59,6 +59,9 @@ func (a *actor) consume(ctx context.Context, db *sql.DB) error {
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx) }()
 	err = router.Run(ctx)
+	if !router.IsRunning() && errors.Is(err, context.Canceled) { // told to end before all handlers had subscribed
+		err = nil
+	}
 	cancel() // for example, the process has no rights at the start
 	return errors.Join(err, <-ended)
 }
