@@ -55,33 +55,42 @@ GO_TEST = $(WITH_SERVERS:--=-newest --) $(GO) test -vet off -ldflags=-w -p 3 -ti
 
 # SQLite is C code translated to Go, with locks that the race detector does not know. The detector
 # finds no races in it, and makes it fourteen times slower.
-RACE = -race -gcflags='modernc.org/...=-race=false'
+RACE_DETECTOR = -race -gcflags='modernc.org/...=-race=false'
 
 # Packages whose tests mostly wait for servers, browsers and other processes. The race detector
 # makes them slow, and finds its races in the packages that they use.
 NO_RACE = /once/(cmd/once|console|docs|examples/recipes|operate/.*|internal/test/.*|schema|tests/(amqpv3|badinput|bench|chaos|charts|cloudevents|conformance|console|databases|dropin|eventbus|examples|examples_tx|failpoints|guards|house|matrix|observability|pgxoutbox|release|roles|stock|undecided|universal|upgrade))$$
 
-# make test writes the names of the tests that it shortens to the file SHORTENED. With this file,
-# make test-all repeats only these tests of the packages in NO_RACE, because the others have run in
-# the same way already.
+# Runs go test with the flags $(1), with RACE=1 in two parts. If $(2) is a file, only the tests in it
+# run: lines with a package and a test.
+define RUN_TESTS
+	@packages=$$($(GO) list $(PKG)) || exit; status=0; set --; \
+	if [ -n '$(2)' ]; then \
+		if [ ! -s '$(2)' ]; then echo "SHORTENED is '$(2)', which has no lines: run make test SHORTENED=$(2) first" >&2; exit 2; fi; \
+		packages=$$(echo "$$packages" | grep -xF -e "$$(cut -d ' ' -f 1 '$(2)' | sort -u)"); \
+		set -- -run "^($$(cut -d ' ' -f 2 '$(2)' | sort -u | paste -sd '|' -))\$$"; \
+	fi; \
+	if [ -n '$(RACE)' ]; then \
+		race=$$(echo "$$packages" | grep -vE '$(NO_RACE)'); packages=$$(echo "$$packages" | grep -E '$(NO_RACE)'); \
+		if [ -n "$$race" ]; then $(GO_TEST) $(RACE_DETECTOR) $(1) "$$@" $(ARGS) $$race || status=$$?; fi; \
+	fi; \
+	if [ -n "$$packages" ]; then $(GO_TEST) $(1) "$$@" $(ARGS) $$packages || status=$$?; fi; \
+	exit $$status
+endef
+
+# make test appends the names of the tests that it shortens to the file SHORTENED. make test-all with
+# this file repeats only these tests. The others have run in the same way if make test had RACE=1.
 .PHONY: test
-test: ## test in minutes: each promise once         PKG=./outbox RUN=TestName COUNT=1 TIMEOUT=30m DRIVER=pgx PG=18 RABBIT=4.3 ARGS=-v
+test: export ONCE_TEST_SHORTENED = $(abspath $(SHORTENED))
+test: ## test in minutes: each promise once         PKG=./outbox RUN=TestName COUNT=1 TIMEOUT=30m DRIVER=pgx RACE=1 PG=18 RABBIT=4.3 ARGS=-v
 	$(DEPS)
-	$(if $(SHORTENED),ONCE_TEST_SHORTENED='$(abspath $(SHORTENED))' )$(GO_TEST) -parallel 4 -short $(ARGS) $(PKG)
+	$(call RUN_TESTS,-parallel 4 -short)
 
 .PHONY: test-all
+test-all: RACE = 1
 test-all: ## run all tests, most with the race detector  the same variables, SHORTENED=file of make test
 	$(DEPS)
-	@all=$$($(GO) list $(PKG)) && status=0 && set -- && \
-		race=$$(echo "$$all" | grep -vE '$(NO_RACE)'); rest=$$(echo "$$all" | grep -E '$(NO_RACE)'); \
-		if [ -n '$(SHORTENED)' ]; then \
-			tests=$$(grep -E '^[^ ]*$(NO_RACE:$$=) ' '$(SHORTENED)' | sort -u); \
-			rest=$$(echo "$$rest" | grep -xF -e "$$(echo "$$tests" | cut -d ' ' -f 1)"); \
-			set -- -run "^($$(echo "$$tests" | cut -d ' ' -f 2 | sort -u | paste -sd '|' -))\$$"; \
-		fi; \
-		if [ -n "$$race" ]; then $(GO_TEST) $(RACE) $(ARGS) $$race || status=$$?; fi; \
-		if [ -n "$$rest" ]; then $(GO_TEST) "$$@" $(ARGS) $$rest || status=$$?; fi; \
-		exit $$status
+	$(call RUN_TESTS,,$(SHORTENED))
 
 .PHONY: test-matrix
 test-matrix: ## test the promises with some versions  PG=18 RABBIT=4.3 ARGS='-short -record, flags of tests/matrix'

@@ -139,9 +139,8 @@ func Sized(small, full int) int {
 }
 
 // Shortened is an environment variable with the name of a file. Under go test -short,
-// [Long] and [Sized] append to this file the package and the name of their test. After
-// make test, make test-all repeats only the tests of this file in the packages that it
-// runs without the race detector. The other tests would do the same again.
+// [Long] and [Sized] append to this file the package and the name of their test.
+// make test-all can repeat only these tests. The other tests would do the same again.
 const Shortened = "ONCE_TEST_SHORTENED"
 
 func noteShortened(test string) {

@@ -8,7 +8,7 @@ import (
 	"github.com/watermill-once/once/internal/test/kit"
 )
 
-// make test-all repeats only the tests that Long and Sized have noted.
+// After make test, make test-all can repeat only the tests that Long and Sized have noted.
 func TestShortenedTestsAreNoted(t *testing.T) {
 	if !testing.Short() {
 		t.Skip("Long and Sized note nothing without -short, which make test uses")
