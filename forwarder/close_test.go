@@ -33,6 +33,10 @@ func TestCloseFinishesWhatIsInFlight(t *testing.T) {
 		})
 		closed := kit.Go(f.Close)
 		eventually(t, "Close waits", func() bool { return kit.Goroutines("(*Forwarder).Close(", "[chan receive") == 1 })
+		eventually(t, "the loop has stopped reading", func() bool {
+			return kit.Goroutines("(*Forwarder).Run.func") == 0 && kit.Goroutines("(*loop).background") == 0 &&
+				kit.Goroutines("(*loop).run(", "[select") == 1
+		})
 		put(t, db, config, "t", msg("late", ""))
 		select {
 		case err := <-closed:
