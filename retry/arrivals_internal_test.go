@@ -230,11 +230,11 @@ func TestEndedSubscriptionLeavesNothing(t *testing.T) {
 	f := newFetcher(&subscriber{retries: r}, "t", ctx.Done(), 0)
 	f.gate = &isolationGate{}
 	f.requestIsolation(true)
-	if f.gate.enter(1) {
+	if f.gate.enter(1, nil) {
 		t.Fatal("the request for isolation has no effect")
 	}
 	f.run(ctx, nil)
-	if !f.gate.enter(1) {
+	if !f.gate.enter(1, nil) {
 		t.Fatal("others still wait for the subscription that has ended")
 	}
 	f.gate.leave(1)

@@ -68,7 +68,7 @@ func (f *fetcher) fetch(ctx context.Context) (again bool) {
 		}
 		f.moreDue = due.Crashed
 		return false
-	case !f.gate.enter(room):
+	case !f.gate.enter(room, f.wake):
 		return false
 	}
 	before, partly := len(f.inFlight), due.Partial()
@@ -165,9 +165,9 @@ func (f *fetcher) findDue(ctx context.Context, sel parkedrows.Select) (due *park
 func (f *fetcher) requestIsolation(wanted bool) {
 	switch {
 	case wanted && !f.isolating:
-		f.gate.request(f.wakeUp)
+		f.gate.request(f.wake)
 	case !wanted && f.isolating:
-		f.gate.withdraw()
+		f.gate.withdraw(f.wake)
 	}
 	f.isolating = wanted
 }

@@ -140,7 +140,7 @@ func TestOthersDoNotWaitWhileTheTableCannotBeRead(t *testing.T) {
 		back := away(t, db, "once_parked")
 		f.fetch(t.Context())
 		back()
-		if !f.gate.enter(1) {
+		if !f.gate.enter(1, nil) {
 			t.Fatal("others wait")
 		}
 		f.gate.leave(1)

@@ -12,5 +12,5 @@ func (r *Retries) SetRegisterEvery(d time.Duration) { r.registerEvery = d }
 func IsolationRequested() bool {
 	processGate.mu.Lock()
 	defer processGate.mu.Unlock()
-	return processGate.waiting > 0
+	return len(processGate.requests) > 0
 }

@@ -304,56 +304,6 @@ func TestBufferFitsAsManyRowsAsItHasRoomFor(t *testing.T) {
 	}
 }
 
-// A crashed message waits until no other message runs, and all other messages wait while
-// it runs.
-func TestIsolationGateAdmitsACrashedMessageAlone(t *testing.T) {
-	t.Parallel()
-	g, woken := &isolationGate{}, 0
-	if !g.enter(2) || g.enterAlone() {
-		t.Error("a crashed message runs together with others")
-	}
-	g.request(func() { woken++ })
-	g.leave(1)
-	if g.leave(0); woken != 0 {
-		t.Error("the subscription is woken while a message is in flight")
-	}
-	if g.leave(1); woken != 1 {
-		t.Errorf("the subscription is woken %d times, want once", woken)
-	}
-	if g.leave(0); woken != 1 {
-		t.Error("the subscription is woken although no message has left")
-	}
-	if !g.enterAlone() || g.enterAlone() {
-		t.Error("not exactly one crashed message runs")
-	}
-	g.withdraw()
-	if g.enter(1) {
-		t.Error("another message runs together with the crashed one")
-	}
-	if g.leave(1); woken != 1 || !g.enter(1) {
-		t.Errorf("others wait after the crashed message; woken %d times", woken)
-	}
-}
-
-// The isolation time starts with the first request, not with the latest request.
-func TestIsolationTimeBeginsWithTheFirstRequest(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := &isolationGate{}
-		g.enter(1)
-		g.request(func() {})
-		time.Sleep(isolationTime - time.Second) //nolint:forbidigo // on the clock of synctest
-		g.request(func() {})
-		if g.enter(1) {
-			t.Error("others do not wait")
-		}
-		time.Sleep(time.Second) //nolint:forbidigo // on the clock of synctest
-		if !g.enter(1) {
-			t.Error("others wait longer than isolationTime")
-		}
-	})
-}
-
 // The third call with an undecided outcome counts. Tries that did not call the handler
 // never count, even if they take long.
 func TestThirdUndecidedCallCounts(t *testing.T) {

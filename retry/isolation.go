@@ -25,33 +25,56 @@ type isolationGate struct {
 	mu       sync.Mutex
 	inFlight int
 	isolated bool      // whether the message in flight is a crashed message
-	waiting  int       // number of subscriptions that wait to handle a crashed message
-	since    time.Time // when the first of these subscriptions began to wait, or when the crashed message started
-	wake     func()    // wakes the subscription with the latest request
+	since    time.Time // when the first subscription in requests began to wait, or when the crashed message started
+	requests wakers    // subscriptions that wait to handle a crashed message
+	refused  wakers    // subscriptions whose other messages wait
 }
 
-// request makes other messages wait. The gate calls wake when no message is in flight any more.
-func (g *isolationGate) request(wake func()) {
+// wakers are channels that wake subscriptions. They have room for one value.
+type wakers map[chan<- struct{}]struct{}
+
+func (w *wakers) add(wake chan<- struct{}) {
+	if *w == nil {
+		*w = wakers{}
+	}
+	(*w)[wake] = struct{}{}
+}
+
+func (w *wakers) wakeUp() {
+	for wake := range *w {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// request makes other messages wait. The gate wakes the subscription when no message is in flight
+// any more.
+func (g *isolationGate) request(wake chan<- struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.waiting == 0 {
+	if len(g.requests) == 0 {
 		g.since = time.Now()
 	}
-	g.waiting++
-	g.wake = wake
+	g.requests.add(wake)
 }
 
-// withdraw ends one request, when the crashed message is admitted, or need not be handled any more.
-func (g *isolationGate) withdraw() {
+// withdraw ends a request, when the crashed message is admitted, or need not be handled any more.
+func (g *isolationGate) withdraw(wake chan<- struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.waiting--
+	delete(g.requests, wake)
+	g.wakeRefused()
 }
 
-func (g *isolationGate) enter(n int) bool {
+// enter admits n messages, unless a crashed message is alone or waits for this. Then the gate wakes
+// the subscription when they need not wait any more.
+func (g *isolationGate) enter(n int, wake chan<- struct{}) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if (g.isolated || g.waiting > 0) && time.Since(g.since)%isolationEvery < isolationTime {
+	if (g.isolated || len(g.requests) > 0) && time.Since(g.since)%isolationEvery < isolationTime {
+		g.refused.add(wake)
 		return false
 	}
 	g.inFlight += n
@@ -76,7 +99,13 @@ func (g *isolationGate) leave(n int) {
 		return
 	}
 	g.isolated = false
-	if g.waiting > 0 {
-		g.wake()
+	g.requests.wakeUp()
+	g.wakeRefused()
+}
+
+func (g *isolationGate) wakeRefused() {
+	if !g.isolated && len(g.requests) == 0 {
+		g.refused.wakeUp()
+		clear(g.refused)
 	}
 }

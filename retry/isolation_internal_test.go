@@ -2,7 +2,9 @@ package retry
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -67,7 +69,7 @@ func TestSubscriptionContinuesWhenCrashedMessageCannotRunAlone(t *testing.T) {
 	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
 		f := fetcherAfterCrash(t, db)
 
-		if !f.gate.enter(1) { // a message of another subscription, whose handler never returns
+		if !f.gate.enter(1, nil) { // a message of another subscription, whose handler never returns
 			t.Fatal("another message is in flight")
 		}
 		defer f.gate.leave(1)
@@ -105,7 +107,7 @@ func TestOthersDoNotWaitForUnclaimableCrashedMessage(t *testing.T) {
 			if len(f.wake) > 0 {
 				t.Error("the fetcher looks again at once")
 			}
-			if !f.gate.enter(1) {
+			if !f.gate.enter(1, nil) {
 				t.Fatal("another subscription waits for the crashed message")
 			}
 			f.gate.leave(1)
@@ -116,22 +118,80 @@ func TestOthersDoNotWaitForUnclaimableCrashedMessage(t *testing.T) {
 	}
 }
 
+// A crashed message waits until no other message runs, and all other messages wait while
+// it runs.
+func TestIsolationGateAdmitsACrashedMessageAlone(t *testing.T) {
+	t.Parallel()
+	g, wake := &isolationGate{}, make(chan struct{}, 1)
+	woken := func() bool {
+		select {
+		case <-wake:
+			return true
+		default:
+			return false
+		}
+	}
+	if !g.enter(2, nil) || g.enterAlone() {
+		t.Error("a crashed message runs together with others")
+	}
+	g.request(wake)
+	g.leave(1)
+	if g.leave(0); woken() {
+		t.Error("the subscription is woken while a message is in flight")
+	}
+	if g.leave(1); !woken() {
+		t.Error("the subscription is not woken")
+	}
+	if g.leave(0); woken() {
+		t.Error("the subscription is woken although no message has left")
+	}
+	if !g.enterAlone() || g.enterAlone() {
+		t.Error("not exactly one crashed message runs")
+	}
+	g.withdraw(wake)
+	if g.enter(1, nil) {
+		t.Error("another message runs together with the crashed one")
+	}
+	if g.leave(1); woken() || !g.enter(1, nil) {
+		t.Error("others wait after the crashed message, or its subscription is woken")
+	}
+}
+
+// The isolation time starts with the first request, not with the latest request.
+func TestIsolationTimeBeginsWithTheFirstRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &isolationGate{}
+		g.enter(1, nil)
+		g.request(make(chan struct{}))
+		time.Sleep(isolationTime - time.Second) //nolint:forbidigo // on the clock of synctest
+		g.request(make(chan struct{}))
+		if g.enter(1, nil) {
+			t.Error("others do not wait")
+		}
+		time.Sleep(time.Second) //nolint:forbidigo // on the clock of synctest
+		if !g.enter(1, nil) {
+			t.Error("others wait longer than isolationTime")
+		}
+	})
+}
+
 // A slow handler runs for the whole isolation time. A crashed message must not wait until
 // the process has no other messages: isolation must be requested again.
 func TestIsolationIsRequestedAgainAfterTimeout(t *testing.T) {
 	g := &isolationGate{}
-	g.enter(1)
-	g.request(func() {})
-	if g.enter(1) {
+	g.enter(1, nil)
+	g.request(nil)
+	if g.enter(1, nil) {
 		t.Fatal("the request for isolation has no effect")
 	}
 	g.later()
-	if !g.enter(1) {
+	if !g.enter(1, nil) {
 		t.Fatal("others wait longer than isolationTime")
 	}
 	g.leave(1) // the slow handler returns
 	for range 20 {
-		if g.later(); !g.enter(1) {
+		if g.later(); !g.enter(1, nil) {
 			return
 		}
 		g.leave(1)
@@ -144,15 +204,54 @@ func TestIsolationEndsIfCrashedMessageNeverReturns(t *testing.T) {
 	if !g.enterAlone() {
 		t.Fatal("the crashed message does not run")
 	}
-	if g.enter(1) {
+	if g.enter(1, nil) {
 		t.Fatal("another message runs at the same time")
 	}
 	g.later()
-	if !g.enter(1) {
+	if !g.enter(1, nil) {
 		t.Fatal("others wait longer than isolationTime")
 	}
 	g.leave(1) // the crashed message returns
-	if !g.enter(1) {
+	if !g.enter(1, nil) {
 		t.Error("others still wait after the crashed message has returned")
+	}
+}
+
+// Otherwise the messages that waited for crashed messages would also wait for the next poll.
+func TestSubscriptionsAreWokenWhenIsolationEnds(t *testing.T) {
+	g := &isolationGate{}
+	newWake := func() chan struct{} { return make(chan struct{}, 1) }
+	first, second, other := newWake(), newWake(), newWake()
+	woken := func(step string, want ...chan struct{}) {
+		t.Helper()
+		for name, wake := range map[string]chan struct{}{"first": first, "second": second, "other": other} {
+			if got := len(wake) > 0; got != slices.Contains(want, wake) {
+				t.Errorf("%s: %s is woken: %v", step, name, got)
+			}
+			select {
+			case <-wake:
+			default:
+			}
+		}
+	}
+	g.enter(1, other)
+	g.request(first)
+	g.request(second)
+	if g.enter(1, other) {
+		t.Fatal("another message is in flight")
+	}
+	g.leave(1)
+	woken("no message is in flight", first, second)
+	g.enterAlone()
+	g.withdraw(first)
+	g.withdraw(second) // its crashed message is gone
+	woken("the crashed message is in flight")
+	g.request(second)
+	g.leave(1)
+	woken("the next crashed message waits", second)
+	g.withdraw(second)
+	woken("no crashed message waits", other)
+	if !g.enter(1, other) {
+		t.Error("the others still wait")
 	}
 }
