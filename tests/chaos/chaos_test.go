@@ -53,12 +53,11 @@ func TestPlantedMistakesAreFound(t *testing.T) {
 	kit.Long(t)
 	t.Parallel()
 	program := kit.Program(t, "")
-	t.Run("lost, doubled in both services, phantoms, inversions", func(t *testing.T) {
+	t.Run("doubled in both services, phantoms, inversions", func(t *testing.T) {
 		t.Parallel()
-		plant := strings.Join([]string{plantInbox, plantDelete, plantOrder, plantOutbox}, ",")
-		o := options{seed: 1, messages: 500, bites: 1, waiting: 300, program: program, plant: plant}
-		r := chaos(t, o, "duplicates,writer-kill,two-services,amqp-refused")
-		if r.passed() || r.Lost == 0 || r.Doubled == 0 || r.Phantoms == 0 || r.Inversions == 0 ||
+		o := options{seed: 1, messages: 500, bites: 1, waiting: 300, program: program, plant: plantInbox + "," + plantOrder + "," + plantOutbox}
+		r := chaos(t, o, "duplicates,writer-kill,two-services")
+		if r.passed() || r.Doubled == 0 || r.Phantoms == 0 || r.Inversions == 0 ||
 			!strings.Contains(strings.Join(r.Notes, "\n"), "handled twice by the second service") {
 			t.Errorf("the damage was not found: %+v, %q", r.totals, r.Notes)
 		}
@@ -76,6 +75,13 @@ func TestPlantedMistakesAreFound(t *testing.T) {
 		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, program: program, plant: plantPauses}, "pauses")
 		if r.passed() || !strings.Contains(strings.Join(r.Faults, "\n"), "were sent while they were paused") {
 			t.Errorf("the damage was not found: %q", r.Faults)
+		}
+	})
+	t.Run("lost", func(t *testing.T) { // not with the others, because a lost message also looks like an inversion
+		t.Parallel()
+		r := chaos(t, options{seed: 1, messages: 500, bites: 1, waiting: 300, program: program, plant: plantDelete}, "amqp-refused")
+		if r.passed() || r.Lost == 0 {
+			t.Errorf("the damage was not found: %+v", r.totals)
 		}
 	})
 }

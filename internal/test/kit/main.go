@@ -140,7 +140,7 @@ func Sized(small, full int) int {
 
 // Shortened is an environment variable with the name of a file. Under go test -short,
 // [Long] and [Sized] append to this file the package and the name of their test.
-// make test-all can repeat only these tests. The other tests would do the same again.
+// After make test RACE=1, make test-all can repeat only these tests: the others would do the same again.
 const Shortened = "ONCE_TEST_SHORTENED"
 
 func noteShortened(test string) {
