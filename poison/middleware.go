@@ -35,6 +35,7 @@ func (s *Store) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	s.started.Do(s.observe)
 	call := chain.Caller(h)
 	return chain.Registered("poison", func(msg *message.Message) ([]*message.Message, error) {
+		usercode.GrowStack() // Watermill has a new goroutine for each message
 		ctx := msg.Context()
 		if _, inside := parkedrows.TxOf(ctx); inside {
 			return nil, chain.NotCalled(fmt.Errorf("poison: %w", parkedrows.ErrInsideDedup))
