@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/watermill-once/once/internal/test/kit"
@@ -26,19 +28,40 @@ const (
 
 // run tries each guard, and prints a line with the result. If tests do not fail without
 // their guard, it returns an error with the number of these tests.
+//
+// Without its guard, a test mostly waits for events that do not come, so each core tries several
+// guards at the same time.
 func run(ctx context.Context, root string, guards []guard, timeout time.Duration, out io.Writer) error {
-	bad := 0
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		trying sync.WaitGroup
+		free   = make(chan struct{}, atOnce*runtime.GOMAXPROCS(0))
+		mu     sync.Mutex // for out and bad
+		bad    int
+	)
 	for _, g := range guards {
-		began := time.Now()
-		verdict, output, err := g.try(ctx, root, timeout)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(out, "trap %02d  %-60s %5.0fs  %s\n", g.trap, g.what, time.Since(began).Seconds(), verdict)
-		if verdict != red && verdict != hangs {
-			fmt.Fprintln(out, output)
-			bad++
-		}
+		free <- struct{}{}
+		trying.Go(func() {
+			defer func() { <-free }()
+			began := time.Now()
+			verdict, output, err := g.try(ctx, root, timeout)
+			if err != nil {
+				cancel(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			fmt.Fprintf(out, "trap %02d  %-60s %5.0fs  %s\n", g.trap, g.what, time.Since(began).Seconds(), verdict)
+			if verdict != red && verdict != hangs {
+				fmt.Fprintln(out, output)
+				bad++
+			}
+		})
+	}
+	trying.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return err
 	}
 	fmt.Fprintf(out, "guards=%d red=%d\n", len(guards), len(guards)-bad)
 	if bad > 0 {
@@ -46,6 +69,9 @@ func run(ctx context.Context, root string, guards []guard, timeout time.Duration
 	}
 	return nil
 }
+
+// atOnce is the number of guards that each core tries at the same time.
+const atOnce = 2
 
 func (g guard) try(ctx context.Context, root string, timeout time.Duration) (verdict, output string, err error) {
 	dir, err := os.MkdirTemp("", "once-guards-")
