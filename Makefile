@@ -133,7 +133,7 @@ soak: ## run chaos for hours                        FOR=8h OLD=commit CLUSTER=3 
 
 .PHONY: guards
 guards: ## show that each trap's test fails without its guard   ARGS='flags of tests/guards'
-	$(DEPS)
+	$(DEPS) && { scripts/newer-servers.sh 4.3 || true; } # without it, one guard is reported as SKIPPED
 	$(WITH_SERVERS) $(GO) run ./tests/guards $(ARGS)
 
 # VERSION is the version that once --version prints.

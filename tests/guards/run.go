@@ -24,6 +24,7 @@ const (
 	green  = "GREEN: the test passes without its guard"
 	broken = "BROKEN: it does not build"
 	absent = "ABSENT: no such test ran"
+	left   = "SKIPPED: the test needs something that is not on this machine"
 )
 
 // run tries each guard, and prints a line with the result. If tests do not fail without
@@ -103,6 +104,8 @@ func (g guard) try(ctx context.Context, root string, timeout time.Duration) (ver
 		return broken, output, nil
 	case !strings.Contains(output, "=== RUN "):
 		return absent, output, nil
+	case err == nil && strings.Contains(output, "--- SKIP"):
+		return left, output, nil
 	case err == nil:
 		return green, output, nil
 	case strings.Contains(output, "panic: test timed out"):
