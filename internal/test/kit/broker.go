@@ -109,6 +109,14 @@ func (b Broker) Permit(t testing.TB, user, configure, write, read string) {
 		user, b.VHost, configure, write, read))
 }
 
+// PermitKeys sets the permissions of a user for the routing keys of a topic exchange of this virtual
+// host. They are regular expressions.
+func (b Broker) PermitKeys(t testing.TB, user, exchange, write, read string) {
+	t.Helper()
+	b.Eval(t, fmt.Sprintf(`ok = rabbit_auth_backend_internal:set_topic_permissions(<<%q>>, <<%q>>, <<%q>>, <<%q>>, <<%q>>, <<"testkit">>)`,
+		user, b.VHost, exchange, write, read))
+}
+
 // CloseConnections closes all connections to this virtual host, as an operator may do.
 func (b Broker) CloseConnections(t testing.TB, reason string) {
 	t.Helper()
@@ -246,8 +254,8 @@ func binaries(names []string) string {
 	return "[" + strings.Join(list, ",") + "]"
 }
 
-// binary matches a binary that Erlang prints.
-var binary = regexp.MustCompile(`<<"([^"]*)">>`)
+// printed matches a binary that Erlang prints.
+var printed = regexp.MustCompile(`<<"([^"]*)">>`)
 
 // close deletes the virtual hosts that no test has used. It waits until all virtual
 // hosts are deleted.
@@ -275,7 +283,7 @@ func (r *rabbit) sweep(ctx context.Context) error {
 		return err
 	}
 	var names []string
-	for _, match := range binary.FindAllStringSubmatch(output, -1) {
+	for _, match := range printed.FindAllStringSubmatch(output, -1) {
 		if stale(match[1], vhostPrefix, "-") {
 			names = append(names, match[1])
 		}

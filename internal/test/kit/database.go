@@ -123,22 +123,22 @@ func openDatabase(t testing.TB, server *postgres, name string, err error, end fu
 		}
 	})
 
-	dsn := withDatabase(server.dsn, name)
-	db, err := openPostgres(dsn)
+	dsn, pool := withDatabase(server.dsn, name), server.sessionsOf(name)
+	db, err := openPostgres(dsn, pool)
 	if err != nil {
 		t.Fatal(err)
 	}
 	db.SetMaxOpenConns(maxOpen)
 	db.SetMaxIdleConns(maxIdle)
-	db.SetConnMaxIdleTime(time.Second)
-	t.Cleanup(func() { _ = db.Close() })
+	db.SetConnMaxIdleTime(10 * time.Second)
+	t.Cleanup(func() { _ = pool.keep(db.Close) })
 	return Database{DB: db, DSN: dsn, Dialect: "postgres"}
 }
 
 // openPostgres is like sql.Open, but its errors do not contain the password. It uses the
-// driver of [Connector].
-func openPostgres(dsn string) (*sql.DB, error) {
-	connector, err := Connector(dsn)
+// driver of [Connector]. Unless from is nil, it may use sessions of an earlier test.
+func openPostgres(dsn string, from *sessions) (*sql.DB, error) {
+	connector, err := connect(dsn, from)
 	if err != nil {
 		return nil, err
 	}
@@ -148,14 +148,23 @@ func openPostgres(dsn string) (*sql.DB, error) {
 // Connector returns a connector of the driver that the environment variable
 // ONCE_TEST_DRIVER names: "pq" (the default), "pgx", "pq+lazytx" or "pgx+lazytx". Its
 // errors do not contain the password.
-func Connector(dsn string) (connector driver.Connector, err error) {
+func Connector(dsn string) (driver.Connector, error) { return connect(dsn, nil) }
+
+func connect(dsn string, from *sessions) (connector driver.Connector, err error) {
 	name, lazy := strings.CutSuffix(os.Getenv("ONCE_TEST_DRIVER"), "+lazytx")
 	switch name {
 	case "", "pq":
-		connector, err = pq.NewConnector(dsn)
+		var c *pq.Connector
+		if c, err = pq.NewConnector(dsn); err == nil && from != nil {
+			c.Dialer(from)
+		}
+		connector = c
 	case "pgx":
 		var config *pgx.ConnConfig
 		if config, err = pgx.ParseConfig(dsn); err == nil {
+			if from != nil {
+				config.DialFunc = from.DialContext
+			}
 			connector = stdlib.GetConnector(*config)
 		}
 	default:

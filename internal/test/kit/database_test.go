@@ -71,7 +71,8 @@ func TestUsedDatabaseIsLikeANewOne(t *testing.T) {
 				err := db.QueryRowContext(t.Context(), `SELECT (SELECT count(*) FROM pg_class WHERE oid >= 16384)
 					+ (SELECT count(*) FROM pg_proc WHERE oid >= 16384) + (SELECT count(*) FROM pg_db_role_setting WHERE setdatabase <> 0
 						AND setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database()))
-					+ (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid())`).Scan(&left)
+					+ (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+						AND state <> 'idle')`).Scan(&left)
 				if err != nil || left != 0 {
 					t.Errorf("%d objects and sessions are left (%v)", left, err)
 				}

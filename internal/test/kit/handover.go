@@ -113,6 +113,11 @@ func (p *postgres) leave(ctx context.Context, db prepared, prefix string) error 
 	if _, err := p.admin.ExecContext(ctx, "COMMENT ON DATABASE "+db.name+" IS "+pq.QuoteLiteral(string(comment))); err != nil {
 		return err
 	}
+	s := p.sessionsOf(db.name)
+	s.end()
+	if err := p.endOthers(ctx, db.name); err != nil {
+		return err
+	}
 	return p.rename(ctx, db.name, uniqueName(prefix, "_"))
 }
 
@@ -144,8 +149,6 @@ func (p *postgres) databases(ctx context.Context, pattern string) (comments map[
 // close leaves the databases to other processes. If this process is the last one, it
 // drops them, also those of processes that have died.
 func (p *postgres) close() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), whenBusy)
 	defer cancel()
 	return errors.Join(p.release(ctx), p.dropIfLast(ctx), p.present.Close(), p.admin.Close())

@@ -30,14 +30,16 @@ type postgres struct {
 	fresh    string   // the state of a new database
 	free     []string // empty databases
 	prepared []prepared
+	sessions map[string]*sessions // by the name of the database
+	kept     int                  // sessions of all databases
 }
 
 func newPostgres(ctx context.Context, dsn string) (*postgres, error) {
-	admin, err := openPostgres(dsn)
+	admin, err := openPostgres(dsn, nil)
 	if err != nil {
 		return nil, err
 	}
-	p := &postgres{dsn: dsn, admin: admin}
+	p := &postgres{dsn: dsn, admin: admin, sessions: map[string]*sessions{}}
 	if err := p.enter(ctx); err != nil {
 		return nil, errors.Join(err, admin.Close())
 	}
@@ -66,6 +68,7 @@ func (p *postgres) create(ctx context.Context, name, options string) error {
 }
 
 func (p *postgres) drop(ctx context.Context, name string) error {
+	p.sessionsOf(name).end()
 	_, err := p.admin.ExecContext(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
 	return err
 }
@@ -163,10 +166,10 @@ func (p *postgres) give(ctx context.Context, name string) error {
 func (p *postgres) reset(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := p.endSessions(ctx, name); err != nil {
+	if err := p.endOthers(ctx, name); err != nil {
 		return err
 	}
-	return errors.Join(p.withConnection(name, func(db *sql.DB) error {
+	return p.withConnection(name, func(db *sql.DB) error {
 		if _, err := db.ExecContext(ctx, empty); err != nil {
 			return err
 		}
@@ -177,16 +180,18 @@ func (p *postgres) reset(ctx context.Context, name string) error {
 			err = errChanged
 		}
 		return err
-	}), p.endSessions(ctx, name))
+	})
 }
 
-func (p *postgres) endSessions(ctx context.Context, name string) error {
+// endOthers ends the sessions of a database, apart from those that are kept.
+func (p *postgres) endOthers(ctx context.Context, name string) error {
+	kept := p.sessionsOf(name).pids()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		var n int
 		err := p.admin.QueryRowContext(ctx, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-			WHERE datname = $1 AND backend_type = 'client backend'`, name).Scan(&n)
+			WHERE datname = $1 AND backend_type = 'client backend' AND pid <> ALL ($2)`, name, kept).Scan(&n)
 		if err != nil || n == 0 {
 			return err
 		}
@@ -196,6 +201,17 @@ func (p *postgres) endSessions(ctx context.Context, name string) error {
 			return ctx.Err()
 		}
 	}
+}
+
+func (p *postgres) sessionsOf(name string) *sessions {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.sessions[name]
+	if s == nil {
+		s = &sessions{server: p}
+		p.sessions[name] = s
+	}
+	return s
 }
 
 func stateOf(ctx context.Context, db *sql.DB) (string, error) {

@@ -116,10 +116,10 @@ func (p *postgres) givePrepared(ctx context.Context, db prepared) error {
 func (p *postgres) clean(ctx context.Context, used prepared) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := p.endSessions(ctx, used.name); err != nil {
+	if err := p.endOthers(ctx, used.name); err != nil {
 		return err
 	}
-	return errors.Join(p.withConnection(used.name, func(db *sql.DB) error {
+	return p.withConnection(used.name, func(db *sql.DB) error {
 		if err := dropOthers(ctx, db); err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (p *postgres) clean(ctx context.Context, used prepared) error {
 			return errChanged
 		}
 		return restoreRows(ctx, db, used.rows)
-	}), p.endSessions(ctx, used.name))
+	})
 }
 
 // others is a query for the statements that drop the schemas, tables, views, sequences
@@ -214,10 +214,11 @@ func restoreRows(ctx context.Context, db *sql.DB, written map[string]string) err
 }
 
 func (p *postgres) withConnection(name string, f func(db *sql.DB) error) error {
-	db, err := openPostgres(withDatabase(p.dsn, name))
+	pool := p.sessionsOf(name)
+	db, err := openPostgres(withDatabase(p.dsn, name), pool)
 	if err != nil {
 		return err
 	}
 	db.SetMaxOpenConns(1)
-	return errors.Join(f(db), db.Close())
+	return errors.Join(f(db), pool.keep(db.Close))
 }
