@@ -31,7 +31,7 @@ Standard error says which servers were chosen, and why. Its last line says how m
 processor time the command and the new servers took. Machines of different speed can be
 compared by this time better than by the time on the clock.
 
-  with-servers [-private] [-newest] [--] command [argument ...]
+  with-servers [-private] [-newest] [-memory] [--] command [argument ...]
 
   with-servers go test ./...
   with-servers -private sh -c 'psql "$PG_DSN"; $RABBITMQCTL status'
@@ -58,6 +58,9 @@ func run(args []string, stderr io.Writer) int {
 	private := flags.Bool("private", false, "start new servers, even if others run")
 	newest := flags.Bool("newest", false,
 		"use the newest servers that scripts/newer-servers.sh has unpacked, unless a variable chooses servers")
+	inMemory := flags.Bool("memory", false,
+		"keep the temporary files of new servers and of the command in /dev/shm if it has room: no disk makes tests slow;"+
+			" not for benchmarks; TMPDIR chooses another directory")
 	err := cmdline.Parse(flags, args)
 	if err == nil && *newest {
 		err = servers.ChooseNewest()
@@ -80,6 +83,13 @@ func run(args []string, stderr io.Writer) int {
 	if _, err := exec.LookPath(flags.Arg(0)); err != nil { // fail before servers are started
 		_, _ = fmt.Fprintf(stderr, "with-servers: no such command: %v\n", err)
 		return statusNoStart
+	}
+
+	if dir := memory(); *inMemory && dir != "" && os.Getenv("TMPDIR") == "" {
+		if err := os.Setenv("TMPDIR", dir); err != nil {
+			_, _ = fmt.Fprintln(stderr, "with-servers:", err)
+			return statusServers
+		}
 	}
 
 	// From here on, a signal must not end this process before the servers are stopped.

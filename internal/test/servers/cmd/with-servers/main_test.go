@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -43,6 +45,29 @@ func TestRunPassesOnArgumentsServersAndStatus(t *testing.T) {
 	}
 	if !strings.Contains(said.String(), "PostgreSQL: ") || !strings.Contains(said.String(), "RabbitMQ: ") {
 		t.Errorf("the output is %q", said.String())
+	}
+}
+
+func TestTemporaryFilesAreInMemoryOnRequest(t *testing.T) {
+	withServers(t)
+	dir := t.TempDir()
+	for i, c := range []struct {
+		own  string // TMPDIR
+		args []string
+		want string
+	}{
+		{"", nil, ""},
+		{"", []string{"-memory"}, memory()},
+		{"/own", []string{"-memory"}, "/own"},
+	} {
+		t.Setenv("TMPDIR", c.own)
+		seen := filepath.Join(dir, fmt.Sprint(i))
+		if status := run(append(c.args, "sh", "-c", `printf %s "$TMPDIR" > "$0"`, seen), io.Discard); status != 0 {
+			t.Errorf("the status is %d", status)
+		}
+		if got, err := os.ReadFile(seen); err != nil || string(got) != c.want {
+			t.Errorf("TMPDIR %q, %v: the command has TMPDIR %q (%v), want %q", c.own, c.args, got, err, c.want)
+		}
 	}
 }
 
