@@ -69,6 +69,7 @@ func TestPagesLoadWithoutViolations(t *testing.T) {
 
 // A dead letter is found, selected and discarded without a mouse.
 func TestADeadLetterIsDiscardedByKeyboard(t *testing.T) {
+	kit.Long(t)
 	b := open(t)
 	b.seed()
 	b.do(chromedp.Navigate(b.url))

@@ -16,6 +16,7 @@ const secretPassword = "canary-p@ss/word"
 
 // The example writes no password at any log level, even if something fails.
 func TestTrap60_TheExampleWritesNoPasswords(t *testing.T) {
+	kit.Long(t) // it builds and starts the example
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "orders")
 	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w", "-o", binary, "./orders")

@@ -98,8 +98,7 @@ func (p *process) stop(t *testing.T) {
 // point is reached in nearly the same way, or tests/conformance kills a process at the
 // same step of a handler.
 var shortScenarios = []string{
-	"way", "redelivered", "refused", "dying", "dead, replayed", "paused and resumed", "told to end", "crashing", "damaged",
-	"out of quarantine", "replayed together", "moved", "embedded", "parked, cancelled",
+	"way", "redelivered", "refused", "dying", "told to end", "crashing", "out of quarantine", "moved", "embedded",
 }
 
 // A process is killed at each failpoint, and another process continues. Every committed

@@ -77,13 +77,10 @@ func (e *events) all() []string {
 // Otherwise the commits are lost that the standby does not have, and no effect is doubled: an event that
 // the standby has takes effect once after it was sent again from the sent log.
 func TestPromotedStandby(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	t.Run("synchronous", func(t *testing.T) { t.Parallel(); promote(t, true) })
-	t.Run("asynchronous", func(t *testing.T) {
-		kit.Long(t)
-		t.Parallel()
-		promote(t, false)
-	})
+	t.Run("asynchronous", func(t *testing.T) { t.Parallel(); promote(t, false) })
 }
 
 func promote(t *testing.T, synchronous bool) {

@@ -123,6 +123,7 @@ func everyStatementIsInATransaction(t *testing.T, openDB func(t *testing.T, dsn 
 // Trap 26. Writers, two forwarders, a consumer and other clients share three connections through a
 // pooler in transaction mode. All messages arrive, and each consumed message takes effect once.
 func TestForwarderBehindAPooler(t *testing.T) {
+	kit.Long(t)
 	t.Parallel()
 	server := kit.PrivatePostgres(t)
 	pooler := kit.PrivatePgbouncer(t, server, "default_pool_size = 3")

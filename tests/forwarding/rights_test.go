@@ -57,7 +57,7 @@ func TestTrap107_MissingRightIsAnOutageOfItsTopic(t *testing.T) {
 			byKey := c.right == "set_topic_permissions"
 			grant := func(user, write string) {
 				if byKey {
-					broker.Ctl(t, c.right, "--vhost", broker.VHost, user, shared, write, "^$")
+					broker.PermitKeys(t, user, shared, write, "^$")
 				} else {
 					broker.Permit(t, user, "^$", write, "^$")
 				}

@@ -145,6 +145,9 @@ func TestEveryKindOfFailureIsCharged(t *testing.T) {
 			}
 			t.Parallel()
 			eachDriver(t, func(t *testing.T, db kit.Database) {
+				if db.Dialect == "sqlite" && mode != "single" {
+					kit.Long(t)
+				}
 				t.Parallel()
 				failing := map[string]failure{} // key: id of the message
 				w := newWorld(t, db, mode, func(ctx context.Context, tx *sql.Tx, msg *message.Message) error {

@@ -245,6 +245,7 @@ func onRabbit(t *testing.T) (kit.Broker, *service) {
 // The suite passes with outbox, forwarder, RabbitMQ and a durable consumer. A nacked message stays
 // in its row and is delivered again. Only messages of the same key keep their order.
 func TestDurableConsumer(t *testing.T) {
+	kit.Long(t) // in make test, the suite runs with RabbitMQ
 	broker, s := onRabbit(t)
 	run(t, func(t *testing.T, group string, ordered bool) (message.Publisher, message.Subscriber) {
 		t.Helper()
@@ -321,6 +322,7 @@ func (n *named) Close() error {
 
 // The suite passes with outbox, forwarder and the embedded transport, in one SQLite database.
 func TestEmbeddedTransport(t *testing.T) {
+	kit.Long(t) // in make test, the suite runs with RabbitMQ
 	db := kit.SQLite(t)
 	config := kit.Tables(t, db)
 	transport, err := embedded.New(db.DB, embedded.Config{Schema: config})
