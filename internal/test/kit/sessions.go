@@ -48,8 +48,7 @@ type sessions struct {
 type session struct {
 	net.Conn
 
-	startup  []byte // the client's first message
-	greeting []byte // the server's answer
+	greeting []byte // the server's answer to the client's first message
 	pid      int64
 }
 
@@ -69,7 +68,7 @@ func (s *sessions) set(keeps bool) {
 // closes is called when a pool closes a session. It returns whether the session stays.
 func (s *sessions) closes() (stays bool) {
 	s.server.mu.Lock()
-	keeps, room := s.keeps, len(s.kept) < maxKept && s.server.kept < maxKeptInAll
+	keeps, room := s.keeps, len(s.kept) < maxKept
 	s.server.mu.Unlock()
 	if !keeps { // perhaps after ALTER DATABASE ... SET
 		s.end()
@@ -77,11 +76,21 @@ func (s *sessions) closes() (stays bool) {
 	return keeps && room
 }
 
+// put keeps a session. If these are too many, it ends the sessions of another database.
 func (s *sessions) put(one *session) {
 	s.server.mu.Lock()
-	defer s.server.mu.Unlock()
 	s.kept = append(s.kept, one)
 	s.server.kept++
+	var rests *sessions
+	for _, other := range s.server.sessions {
+		if s.server.kept > maxKeptInAll && other != s && len(other.kept) > 0 {
+			rests = other
+		}
+	}
+	s.server.mu.Unlock()
+	if rests != nil {
+		rests.end()
+	}
 }
 
 // take returns a session, or nil if none is kept.
@@ -99,9 +108,10 @@ func (s *sessions) take() *session {
 }
 
 // pids returns the server's numbers of the sessions that are kept.
-func (s *sessions) pids() (pids pq.Int64Array) {
+func (s *sessions) pids() pq.Int64Array {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
+	pids := pq.Int64Array{} // nil would be NULL, with which no number can be compared
 	for _, one := range s.kept {
 		pids = append(pids, one.pid)
 	}
@@ -150,6 +160,7 @@ type client struct {
 	network, address string
 
 	started    bool   // the first message was written
+	greeted    bool   // the server answers it with a greeting
 	answers    bool   // the session was kept, and its greeting answers the first message
 	unread     []byte // the rest of the greeting
 	terminated bool   // the driver ends the session
@@ -176,18 +187,18 @@ func (c *client) Write(b []byte) (int, error) {
 		return c.Conn.Write(b)
 	}
 	c.started = true
-	if c.answers && bytes.Equal(b, c.startup) {
+	if c.answers && starts(b) {
 		c.unread = c.greeting
 		return len(b), nil
 	}
-	if c.answers { // a request to cancel a query
+	if c.answers { // it is a request to cancel a query
 		c.answers = false
 		c.sessions.put(c.session)
 		if err := c.dial(context.Background()); err != nil {
 			return 0, err
 		}
 	}
-	c.startup = bytes.Clone(b)
+	c.greeted = starts(b)
 	return c.Conn.Write(b)
 }
 
@@ -198,7 +209,7 @@ func (c *client) Read(b []byte) (int, error) {
 		return n, nil
 	}
 	n, err := c.Conn.Read(b)
-	if c.pid == 0 && c.startup != nil {
+	if c.pid == 0 && c.greeted {
 		c.greeting = append(c.greeting, b[:n]...)
 		c.pid = backend(c.greeting)
 	}
@@ -231,6 +242,13 @@ var (
 	// earlier test has written as rows of a later one.
 	resets = slices.Concat(frame('Q', "DISCARD ALL\x00"), frame('Q', "SELECT pg_stat_force_next_flush()\x00"))
 )
+
+// starts returns whether a client's first message starts a session. All clients of a database start it
+// with the same parameters.
+func starts(first []byte) bool {
+	const version3 = 3 << 16
+	return len(first) >= 8 && binary.BigEndian.Uint32(first[4:]) == version3
+}
 
 const (
 	backendKeyData = 'K'

@@ -54,9 +54,10 @@ func TestSessionsAreKeptForTheNextTest(t *testing.T) {
 				conn := connect(t)
 				second = pidOf(t, conn)
 				var left int
-				err := conn.QueryRowContext(t.Context(), `SELECT (SELECT count(*) FROM pg_prepared_statements) + (SELECT count(*) FROM pg_cursors
-						WHERE name <> '') + (SELECT count(*) FROM pg_listening_channels()) + (SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid()
-						AND locktype = 'advisory') + (SELECT count(*) FROM pg_class WHERE relpersistence = 't' AND pg_table_is_visible(oid))
+				err := conn.QueryRowContext(t.Context(), `SELECT (SELECT count(*) FROM pg_prepared_statements WHERE name = 'p')
+					+ (SELECT count(*) FROM pg_cursors WHERE name = 'c') + (SELECT count(*) FROM pg_listening_channels())
+					+ (SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory')
+					+ (SELECT count(*) FROM pg_class WHERE relpersistence = 't' AND pg_table_is_visible(oid))
 					+ (current_user = 'pg_monitor')::int + (current_setting('search_path') = 'nowhere')::int`).Scan(&left)
 				if err != nil || left != 0 {
 					t.Errorf("%d changes are left (%v)", left, err)
