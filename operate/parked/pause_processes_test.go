@@ -47,6 +47,7 @@ func TestPausedConsumerOfTwoProcessesLeavesMessagesInQueue(t *testing.T) {
 	b.eventually("both subscribe", func() bool { return queue().Consumers == 2 })
 	publish(20)
 	b.eventually("they handle messages", func() bool { return b.effects() == 20 })
+	b.eventually("both are registered", func() bool { return b.Number(`SELECT COUNT(*) FROM once_consumer_instances`) == 2 })
 
 	kit.OK(t, kit.Err(b.messages.PauseConsumer(t.Context(), ann, consumer, "")))
 	began := time.Now()
