@@ -50,8 +50,8 @@ else
 endif
 
 # Tests against real servers. PKG, RUN, COUNT, TIMEOUT and ARGS select the tests. Three packages run
-# at a time, because tests also wait. make check vets the code. Linking debug information would only
-# cost CPU time, as a disk would: the files of the servers are in memory if there is room.
+# at a time, because tests also wait. make check vets the code. Debug information
+# and a disk would only cost CPU time: temporary files are in memory if there is room.
 GO_TEST = $(WITH_SERVERS:--=-newest -memory --) $(GO) test -vet off -ldflags=-w -p 3 -timeout '$(TIMEOUT)'$(if $(RUN), -run '$(RUN)')$(if $(COUNT), -count '$(COUNT)')
 
 # SQLite is C code translated to Go, with locks that the race detector does not know. The detector

@@ -123,15 +123,15 @@ func openDatabase(t testing.TB, server *postgres, name string, err error, end fu
 		}
 	})
 
-	dsn, pool := withDatabase(server.dsn, name), server.sessionsOf(name)
-	db, err := openPostgres(dsn, pool)
+	dsn, kept := withDatabase(server.dsn, name), server.sessionsOf(name)
+	db, err := openPostgres(dsn, kept)
 	if err != nil {
 		t.Fatal(err)
 	}
 	db.SetMaxOpenConns(maxOpen)
 	db.SetMaxIdleConns(maxIdle)
 	db.SetConnMaxIdleTime(10 * time.Second)
-	t.Cleanup(func() { _ = pool.keep(db.Close) })
+	t.Cleanup(func() { _ = kept.keep(db.Close) })
 	return Database{DB: db, DSN: dsn, Dialect: "postgres"}
 }
 

@@ -113,8 +113,7 @@ func (p *postgres) leave(ctx context.Context, db prepared, prefix string) error 
 	if _, err := p.admin.ExecContext(ctx, "COMMENT ON DATABASE "+db.name+" IS "+pq.QuoteLiteral(string(comment))); err != nil {
 		return err
 	}
-	s := p.sessionsOf(db.name)
-	s.end()
+	p.sessionsOf(db.name).end()
 	if err := p.endOthers(ctx, db.name); err != nil {
 		return err
 	}
@@ -147,7 +146,7 @@ func (p *postgres) databases(ctx context.Context, pattern string) (comments map[
 }
 
 // close leaves the databases to other processes. If this process is the last one, it
-// drops them, also those of processes that have died.
+// drops them, also those of processes that have died. It needs no mutex, because no test runs any more.
 func (p *postgres) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), whenBusy)
 	defer cancel()

@@ -214,11 +214,11 @@ func restoreRows(ctx context.Context, db *sql.DB, written map[string]string) err
 }
 
 func (p *postgres) withConnection(name string, f func(db *sql.DB) error) error {
-	pool := p.sessionsOf(name)
-	db, err := openPostgres(withDatabase(p.dsn, name), pool)
+	kept := p.sessionsOf(name)
+	db, err := openPostgres(withDatabase(p.dsn, name), kept)
 	if err != nil {
 		return err
 	}
 	db.SetMaxOpenConns(1)
-	return errors.Join(f(db), pool.keep(db.Close))
+	return errors.Join(f(db), kept.keep(db.Close))
 }

@@ -59,8 +59,8 @@ func run(args []string, stderr io.Writer) int {
 	newest := flags.Bool("newest", false,
 		"use the newest servers that scripts/newer-servers.sh has unpacked, unless a variable chooses servers")
 	inMemory := flags.Bool("memory", false,
-		"keep the temporary files of new servers and of the command in /dev/shm if it has room: no disk makes tests slow;"+
-			" not for benchmarks; TMPDIR chooses another directory")
+		"keep the files of new servers, and the command's temporary files, in memory (/dev/shm) if there is room"+
+			" and TMPDIR is not set; not for benchmarks")
 	err := cmdline.Parse(flags, args)
 	if err == nil && *newest {
 		err = servers.ChooseNewest()
@@ -85,8 +85,8 @@ func run(args []string, stderr io.Writer) int {
 		return statusNoStart
 	}
 
-	if dir := memory(); *inMemory && dir != "" && os.Getenv("TMPDIR") == "" {
-		if err := os.Setenv("TMPDIR", dir); err != nil {
+	if *inMemory && os.Getenv("TMPDIR") == "" {
+		if err := os.Setenv("TMPDIR", memory()); err != nil { // an empty TMPDIR is like none
 			_, _ = fmt.Fprintln(stderr, "with-servers:", err)
 			return statusServers
 		}

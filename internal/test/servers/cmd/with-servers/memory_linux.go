@@ -11,7 +11,7 @@ import (
 // shm is a file system in memory, see shm_overview(7).
 const shm = "/dev/shm"
 
-// Sizes in bytes that must be free. The tests use less than 1 GiB of it at the same time.
+// Sizes in bytes that must be free: more than all tests use at the same time.
 const (
 	freeFiles  = 4 << 30
 	freeMemory = 8 << 30
