@@ -190,12 +190,9 @@ func TestFailedMigrationIsRolledBack(t *testing.T) {
 		// The last table of the migration exists already, so the migration fails.
 		kit.Exec(t, db, `CREATE TABLE once_audit (x integer)`)
 		err := schema.Up(t.Context(), db.DB, configFor(db))
-		want := "schema: up: migration 0001 tables: " + map[string]string{
-			"postgres": `pq: relation "once_audit" already exists (42P07)`,
-			"sqlite":   `SQL logic error: table "once_audit" already exists (1)`,
-		}[db.Dialect]
-		if err == nil || err.Error() != want {
-			t.Fatalf("got %v, want %s", err, want)
+		const where, why = "schema: up: migration 0001 tables: ", `"once_audit" already exists`
+		if err == nil || !strings.HasPrefix(err.Error(), where) || !strings.Contains(err.Error(), why) {
+			t.Fatalf("got %v, want %s... %s", err, where, why)
 		}
 		if err := schema.Check(t.Context(), db.DB, configFor(db)); !errors.Is(err, schema.ErrMissing) {
 			t.Fatalf("after the failure: %v, want ErrMissing", err)
