@@ -156,14 +156,14 @@ func connect(dsn string, from *sessions) (connector driver.Connector, err error)
 	case "", "pq":
 		var c *pq.Connector
 		if c, err = pq.NewConnector(dsn); err == nil && from != nil {
-			c.Dialer(from)
+			c.Dialer(DialFunc(from.dial))
 		}
 		connector = c
 	case "pgx":
 		var config *pgx.ConnConfig
 		if config, err = pgx.ParseConfig(dsn); err == nil {
 			if from != nil {
-				config.DialFunc = from.DialContext
+				config.DialFunc = from.dial
 			}
 			connector = stdlib.GetConnector(*config)
 		}

@@ -7,36 +7,43 @@ import (
 	"time"
 )
 
-// Dialer opens connections for a driver, and passes each to the function, which returns the one that
-// the driver uses. It is a pq.Dialer, and its DialContext is a DialFunc of pgx.
-type Dialer func(conn net.Conn) net.Conn
+// DialFunc opens connections for a driver. It is a pq.Dialer, and its DialContext is a DialFunc of pgx.
+type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Dialer returns a function that opens a connection, passes it to wrap, and gives the driver the
+// connection that wrap returns.
+func Dialer(wrap func(conn net.Conn) net.Conn) DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return wrap(conn), nil
+	}
+}
 
 // DialContext opens a connection.
-func (d Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	return d(conn), nil
+func (d DialFunc) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return d(ctx, network, address)
 }
 
 // Dial opens a connection.
-func (d Dialer) Dial(network, address string) (net.Conn, error) {
-	return d.DialContext(context.Background(), network, address)
+func (d DialFunc) Dial(network, address string) (net.Conn, error) {
+	return d(context.Background(), network, address)
 }
 
 // DialTimeout opens a connection within the timeout.
-func (d Dialer) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
+func (d DialFunc) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	return d.DialContext(ctx, network, address)
+	return d(ctx, network, address)
 }
 
-// RoundTrips counts the writes of the connections that its Dial opens. lib/pq and pgx write once for
+// RoundTrips counts the writes of the connections that are passed to its Dial. lib/pq and pgx write once for
 // each round trip.
 type RoundTrips struct{ atomic.Int64 }
 
-// Dial is a [Dialer].
+// Dial wraps a connection for [Dialer].
 func (r *RoundTrips) Dial(conn net.Conn) net.Conn { return countedConn{conn, r} }
 
 type countedConn struct {

@@ -34,8 +34,7 @@ const (
 	resetTimeout = 5 * time.Second
 )
 
-// sessions opens the connections of one database. It is a pq.Dialer, and its DialContext is a DialFunc
-// of pgx.
+// sessions opens the connections of one database.
 type sessions struct {
 	server *postgres
 
@@ -126,8 +125,8 @@ func (s *sessions) end() {
 	}
 }
 
-// DialContext returns a connection to a session that is kept, or to a new one.
-func (s *sessions) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+// dial is a [DialFunc]. It returns a connection to a session that is kept, or to a new one.
+func (s *sessions) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	c := &client{sessions: s, network: network, address: address}
 	for one := s.take(); one != nil; one = s.take() {
 		if one.lives() {
@@ -137,18 +136,6 @@ func (s *sessions) DialContext(ctx context.Context, network, address string) (ne
 		_ = one.Close()
 	}
 	return c, c.dial(ctx)
-}
-
-// Dial is DialContext without a context.
-func (s *sessions) Dial(network, address string) (net.Conn, error) {
-	return s.DialContext(context.Background(), network, address)
-}
-
-// DialTimeout is DialContext with a timeout.
-func (s *sessions) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	return s.DialContext(ctx, network, address)
 }
 
 // client is the connection of a driver. Its first message decides whether it can use a session that
