@@ -113,9 +113,9 @@ type PublisherConfig struct {
 	Nodes []string
 
 	// DialTimeout limits opening a connection (name resolution, TCP, TLS and AMQP together), and
-	// each request to open a channel or declare an exchange; after it the connection is closed. A
-	// Dial function in Connection.AmqpConfig needs its own timeout. Defaults to the
-	// connection_timeout of the URI, or 10 s.
+	// each request to open a channel; after it the connection is closed. A message waits as long for
+	// the declaration of its exchange. A Dial function in Connection.AmqpConfig needs its own timeout.
+	// Defaults to the connection_timeout of the URI, or 10 s.
 	DialTimeout time.Duration
 
 	// WriteTimeout limits a write without progress, which closes the connection. Defaults to 10 s.

@@ -51,10 +51,10 @@ func (c *connection) requestWithin(ctx context.Context, limit time.Duration, f f
 	return f()
 }
 
-// queueRequest calls f, which waits for the reply of a queue. There is no deadline, because a stuck
-// queue must not make other queues lose their connection. Heartbeats detect a broker that does not
-// respond; without them, the deadline of request applies.
-func (c *connection) queueRequest(f func() error) error {
+// longRequest calls f, which waits for a queue or for the broker's metadata store. There is no deadline,
+// because what is stuck there must not make other users of the connection lose it. Heartbeats detect
+// a broker that does not respond; without them, the deadline of request applies.
+func (c *connection) longRequest(f func() error) error {
 	if c.amqp.Config.Heartbeat == 0 {
 		return c.request(context.Background(), f)
 	}

@@ -247,8 +247,8 @@ func TestRequestsHaveADeadline(t *testing.T) {
 		) error {
 			return c.request(context.Background(), f)
 		}, true},
-		"request of a queue":                {time.Second, (*connection).queueRequest, false},
-		"request of a queue, no heartbeats": {0, (*connection).queueRequest, true},
+		"request of a queue":                {time.Second, (*connection).longRequest, false},
+		"request of a queue, no heartbeats": {0, (*connection).longRequest, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			conn := bare(c.heartbeat)

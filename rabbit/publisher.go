@@ -63,6 +63,8 @@ type Publisher struct {
 	down     error             // why there is no connection
 	alone    map[string]bool   // exchanges whose declaration made the broker close a connection
 
+	declarations int // number of declarations that run, of all connections
+
 	unreadySince time.Time // when it became impossible to send messages; zero while messages can be sent
 
 	count, bytes int // number of unconfirmed messages, and their size in bytes
@@ -203,6 +205,11 @@ func (p *Publisher) close() error {
 	<-p.reconnectorDone
 
 	p.mu.Lock()
+	// They end with their connections, unless the code of a TopologyBuilder waits for something else.
+	ended := time.NewTimer(closeWait)
+	defer ended.Stop()
+	for p.declarations > 0 && p.wait(ended.C) {
+	}
 	p.stopping = true
 	p.wakeConfirmLoop()
 	p.mu.Unlock()

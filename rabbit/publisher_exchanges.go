@@ -2,8 +2,10 @@ package rabbit
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"regexp"
 	"strings"
 	"time"
@@ -14,10 +16,10 @@ import (
 	"github.com/watermill-once/once/internal/usercode"
 )
 
-// err is set before done is closed.
 type declaration struct {
-	done chan struct{}
-	err  error
+	began time.Time
+	done  chan struct{}
+	err   error // set before done is closed
 }
 
 func (s *session) isDeclared(exchange string) bool {
@@ -28,60 +30,74 @@ func (s *session) isDeclared(exchange string) bool {
 	return ok
 }
 
-// declare declares the exchange, or waits for a call that is doing it, and returns its error. If no
-// channel is free, it waits until another declaration has ended, and returns nil; so it does if the
-// connection is lost. The caller then tries again. An error is a refusal by the broker.
+// declare waits until the exchange is declared, for up to DialTimeout after the beginning of the
+// declaration, which then goes on: a broker that does not answer it can serve other exchanges. If no
+// channel is free, declare waits for another declaration, and returns nil; so it does if the
+// connection is lost. The caller then tries again. An error concerns only this exchange.
 // Publisher.mu must be locked, and is unlocked meanwhile.
 func (s *session) declare(exchange string) error {
-	if d := s.declaring[exchange]; d != nil {
-		s.p.await(d)
-		return d.err
-	}
-	if len(s.declaring) == int(s.amqp.Config.ChannelMax) {
-		for _, d := range s.declaring {
-			s.p.await(d)
-			return nil
+	d := s.declaring[exchange]
+	if d == nil && len(s.declaring) == int(s.amqp.Config.ChannelMax) {
+		for _, other := range s.declaring {
+			_, err := s.await(other)
+			return err
 		}
 	}
+	if d == nil {
+		d = &declaration{began: time.Now(), done: make(chan struct{})}
+		s.declaring[exchange] = d
+		s.p.declarations++
+		go s.runDeclaration(d, exchange, s.p.alone[exchange])
+	}
+	refused, err := s.await(d)
+	return cmp.Or(err, refused)
+}
 
-	d := &declaration{done: make(chan struct{})}
-	s.declaring[exchange] = d
-	alone := s.p.alone[exchange]
+// await returns the error of d, or another error if DialTimeout has ended first. p.mu must be locked,
+// and is unlocked meanwhile.
+func (s *session) await(d *declaration) (refused, late error) {
+	limit := time.NewTimer(time.Until(d.began.Add(s.timeout)))
+	defer limit.Stop()
 	s.p.mu.Unlock()
-	err := s.declareOn(exchange, alone)
-	s.p.mu.Lock()
+	defer s.p.mu.Lock()
+	select {
+	case <-d.done:
+		return d.err, nil
+	case <-limit.C:
+		return nil, &undeclaredError{fmt.Errorf("no reply within %v", s.timeout)}
+	}
+}
 
+func (s *session) runDeclaration(d *declaration, exchange string, alone bool) {
+	err := s.declareOn(exchange, alone)
+	p := s.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	delete(s.declaring, exchange)
+	p.declarations--
+	p.broadcast()
 	defer close(d.done)
-	s.p.recordDeclaration(exchange, err)
+	p.recordDeclaration(exchange, err)
 	switch {
 	case err == nil:
 		s.declared[exchange] = struct{}{}
-	case refusesDeclaration(err):
+	case s.refuses(err):
 		d.err = err
 	case errors.Is(err, amqp091.ErrChannelMax): // wait, because a closed channel will be free soon
 	default:
 		s.wire.Abort(err)
-		if s.p.session == s {
-			s.p.current = nil
-			s.p.updateReadiness()
+		if p.session == s {
+			p.current = nil
+			p.updateReadiness()
 		}
 	}
-	return d.err
 }
 
-// p.mu must be locked, and is unlocked meanwhile.
-func (p *Publisher) await(d *declaration) {
-	p.mu.Unlock()
-	defer p.mu.Lock()
-	<-d.done
-}
+// undeclaredError means that the broker has not answered the declaration of an exchange. It does not
+// unwrap to a reason of the broker, which says nothing about the exchange.
+type undeclaredError struct{ reason error }
 
-// connectError means that an exchange got no connection of its own. It does not unwrap to the
-// broker's reason, which says nothing about the exchange.
-type connectError struct{ reason error }
-
-func (e *connectError) Error() string { return "connect: " + e.reason.Error() }
+func (e *undeclaredError) Error() string { return e.reason.Error() }
 
 // If alone is true, or if the broker closes the connection of s, declareOn uses a connection of its
 // own, so that errors concern only this exchange.
@@ -91,21 +107,31 @@ func (s *session) declareOn(exchange string, alone bool) error {
 			return err
 		}
 	}
+	err := s.declareOnOwnConnection(exchange)
+	if _, unanswered := errors.AsType[*undeclaredError](err); unanswered && !alone {
+		return errors.Join(amqp091.ErrClosed, err) // the connection of s is lost, too
+	}
+	return err
+}
+
+func (s *session) declareOnOwnConnection(exchange string) error {
 	c, err := connect(s.p.ctx, s.p.config.Connection, s.p.dialSettings(false))
-	switch {
-	case err != nil && alone:
-		return &connectError{err}
-	case err != nil:
-		return fmt.Errorf("connect: %w", errors.Join(amqp091.ErrClosed, err))
+	if err != nil {
+		return &undeclaredError{fmt.Errorf("connect: %w", err)}
 	}
 	defer c.end(true)
-	return s.p.declareOnOwnChannel(c, exchange)
+	defer context.AfterFunc(s.p.ctx, func() { c.wire.Abort(net.ErrClosed) })()
+	err = s.p.declareOnOwnChannel(c, exchange)
+	if err != nil && !c.refuses(err) {
+		return &undeclaredError{fmt.Errorf("connection lost: %w", c.lossReason(err))}
+	}
+	return err
 }
 
 // The broker closes the channel if it refuses the declaration. If the user may not declare the
 // exchange, it is enough that it exists.
 func (p *Publisher) declareOnOwnChannel(c *connection, exchange string) error {
-	return c.request(p.ctx, func() error {
+	return c.longRequest(func() error {
 		err := withExistingDurability(p.config, func(config amqp.Config) error {
 			return onChannel(c.amqp, func(channel *amqp091.Channel) error { return buildExchange(channel, exchange, config) })
 		})
@@ -149,6 +175,15 @@ func buildExchange(channel *amqp091.Channel, exchange string, config amqp.Config
 		return fmt.Errorf("the TopologyBuilder panicked: %w", err)
 	}
 	return err
+}
+
+// refuses reports whether err says that the broker or the TopologyBuilder refuses a declaration.
+// Otherwise the connection was lost, also if err is the error of a socket.
+func (c *connection) refuses(err error) bool {
+	if _, ok := errors.AsType[*amqp091.Error](err); !ok && c.wire.Failure() != nil {
+		return false
+	}
+	return refusesDeclaration(err)
 }
 
 // If refusesDeclaration returns false, the connection was lost for another reason. Some refusals,

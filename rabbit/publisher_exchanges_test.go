@@ -3,6 +3,7 @@ package rabbit_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -295,6 +296,112 @@ func TestExchangeThatGetsNoConnectionLeavesOthersAlone(t *testing.T) {
 	}
 	broker.Ctl(t, "clear_vhost_limits", "--vhost", broker.VHost)
 	mustBe(t, "refused", p.Publish(bad, newMessage("m")))
+}
+
+// unanswered is a topology builder that waits until the channel is closed or it is released, as if
+// the broker did not answer the declaration of one exchange.
+type unanswered struct {
+	amqp.DefaultTopologyBuilder
+
+	exchange string
+	asked    chan struct{}
+	answer   chan struct{}
+	ended    atomic.Bool
+}
+
+func (u *unanswered) ExchangeDeclare(channel *amqp091.Channel, name string, config amqp.Config) error {
+	if name == u.exchange {
+		u.asked <- struct{}{}
+		select {
+		case <-u.answer:
+		case reason := <-channel.NotifyClose(make(chan *amqp091.Error, 1)):
+			<-time.After(100 * time.Millisecond) // Close must wait for this
+			u.ended.Store(true)
+			return fmt.Errorf("%w: %v", amqp091.ErrClosed, reason) //nolint:errorlint // it may be nil
+		}
+	}
+	return u.DefaultTopologyBuilder.ExchangeDeclare(channel, name, config)
+}
+
+// Trap 105. An exchange whose declaration is not answered, for example because the broker's
+// metadata store has lost its majority, leaves the Publisher its connection. Its topic waits.
+func TestTrap105_UnansweredDeclarationLeavesOthersAlone(t *testing.T) {
+	uri := brokerURL(t)
+	h, bad, good := new(heard), uniqueName("bad"), uniqueName("good")
+	bind(t, uri, bad)
+	bind(t, uri, good)
+	config := topicConfig(uri)
+	u := &unanswered{exchange: bad, asked: make(chan struct{}, 1), answer: make(chan struct{})}
+	config.TopologyBuilder = u
+	p := newPublisher(t, config, rabbit.PublisherConfig{Logger: h, DialTimeout: time.Second})
+	for range 3 {
+		err := p.Publish(bad, newMessage("m"))
+		mustBe(t, "unavailable", err)
+		if e, ok := errors.AsType[*rabbit.PublishError](err); !ok || !e.OneTopic() || !strings.Contains(e.Reason, "no reply within 1s") {
+			t.Errorf("got %v, want an outage of one topic", err)
+		}
+		mustBe(t, "confirmed", p.Publish(good, newMessage("m")))
+	}
+	mustHaveConnectedOnce(t, h)
+	close(u.answer)
+	eventually(t, "the exchange is declared", func() bool { return p.Publish(bad, newMessage("m")) == nil })
+	mustHaveConnectedOnce(t, h)
+}
+
+// Close does not wait for the answer, but for the end of the declaration.
+func TestCloseEndsAnUnansweredDeclaration(t *testing.T) {
+	config := topicConfig(brokerURL(t))
+	u := &unanswered{exchange: "x", asked: make(chan struct{}, 1)}
+	config.TopologyBuilder = u
+	p := newPublisher(t, config, rabbit.PublisherConfig{})
+	published := make(chan error, 1)
+	go func() { published <- p.Publish("x", newMessage("m")) }()
+	<-u.asked
+	kit.OK(t, p.Close())
+	if !u.ended.Load() {
+		t.Error("the declaration still runs")
+	}
+	if err := <-published; !errors.Is(err, rabbit.ErrClosed) {
+		t.Errorf("got %v, want ErrClosed", err)
+	}
+}
+
+// lost is a topology builder for an exchange whose first declarations make the broker close the
+// connection. Later ones lose their connection.
+type lost struct {
+	mistyped
+
+	calls atomic.Int64
+}
+
+func (l *lost) ExchangeDeclare(channel *amqp091.Channel, name string, config amqp.Config) error {
+	if name == l.exchange && l.calls.Add(1) > 2 { // the first two are on the shared connection and on one of its own
+		return amqp091.ErrClosed
+	}
+	return l.mistyped.ExchangeDeclare(channel, name, config)
+}
+
+func TestExchangeThatLosesItsConnectionLeavesOthersAlone(t *testing.T) {
+	uri := brokerURL(t)
+	h, bad, good := new(heard), uniqueName("bad"), uniqueName("good")
+	bind(t, uri, good)
+	config := topicConfig(uri)
+	config.TopologyBuilder = &lost{mistyped: mistyped{exchange: bad, fatal: true}}
+	p := newPublisher(t, config, rabbit.PublisherConfig{Logger: h})
+	mustBe(t, "refused", p.Publish(bad, newMessage("m")))
+	mustBe(t, "confirmed", p.Publish(good, newMessage("m")))
+	before := h.said(connectedLine)
+	for range 3 {
+		err := p.Publish(bad, newMessage("m"))
+		mustBe(t, "unavailable", err)
+		if e, ok := errors.AsType[*rabbit.PublishError](err); !ok || !e.OneTopic() {
+			t.Errorf("%v concerns all topics", err)
+		}
+		mustBe(t, "confirmed", p.Publish(good, newMessage("m")))
+	}
+	if n := h.said(connectedLine); n != before {
+		t.Errorf("connected %d more times: %q", n-before, h.all())
+	}
 }
 
 type failing struct{ amqp.DefaultTopologyBuilder }

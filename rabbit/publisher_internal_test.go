@@ -208,7 +208,7 @@ func TestBrokerThatFailsWhileItDeclaresAnExchangeIsAnOutageOfTheTopic(t *testing
 		{&amqp091.Error{Code: amqp091.InternalError, Server: true}, true, true, false},
 		{&amqp091.Error{Code: amqp091.AccessRefused, Server: true, Recover: true}, true, true, false},
 		{&amqp091.Error{Code: amqp091.CommandInvalid, Server: true}, false, false, true},
-		{&connectError{&amqp091.Error{Code: amqp091.NotAllowed, Server: true}}, true, true, false},
+		{&undeclaredError{&amqp091.Error{Code: amqp091.NotAllowed, Server: true}}, true, true, false},
 		{errors.New("from the TopologyBuilder"), false, false, true},
 	} {
 		e := (&publication{}).notDeclared(c.err)
@@ -228,35 +228,72 @@ func TestExchangeWithAReservedNameIsRefused(t *testing.T) {
 	}
 }
 
-// If an exchange is already being declared, a second declaration waits for the first.
+// If an exchange is already being declared, a second declaration waits for the first, but no longer
+// than DialTimeout after the beginning of the first. So it does if no channel is free.
 func TestDeclarationWaitsForTheSameExchange(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := &declaration{done: make(chan struct{})}
-		s := &session{p: &Publisher{}, declaring: map[string]*declaration{"x": d}}
-		declared := make(chan error, 1)
-		go func() {
-			s.p.mu.Lock()
-			defer s.p.mu.Unlock()
-			declared <- s.declare("x")
-		}()
-		synctest.Wait()
-		if len(declared) > 0 {
-			t.Error("it did not wait")
-		}
-		d.err = errors.New("refused")
-		close(d.done)
-		if err := <-declared; !errors.Is(err, d.err) {
-			t.Errorf("got %v, want %v", err, d.err)
-		}
-	})
+	for _, exchange := range []string{"x", "y"} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &declaration{began: time.Now(), done: make(chan struct{})}
+			c := &connection{amqp: &amqp091.Connection{Config: amqp091.Config{ChannelMax: 1}}, timeout: time.Minute}
+			s := &session{p: &Publisher{}, connection: c, declaring: map[string]*declaration{"x": d}}
+			declare := func() error {
+				s.p.mu.Lock()
+				defer s.p.mu.Unlock()
+				return s.declare(exchange)
+			}
+			declared := make(chan error, 1)
+			go func() { declared <- declare() }()
+			synctest.Wait()
+			<-time.After(59 * time.Second)
+			if len(declared) > 0 {
+				t.Error("it did not wait")
+			}
+			for range 2 {
+				if err := declare(); !isUndeclared(err) || time.Since(d.began) != time.Minute {
+					t.Errorf("%s: got %v after %v", exchange, err, time.Since(d.began))
+				}
+			}
+			if err := <-declared; !isUndeclared(err) {
+				t.Errorf("%s: got %v", exchange, err)
+			}
+			d.began = time.Now()
+			go func() { declared <- declare() }()
+			synctest.Wait()
+			d.err = errors.New("refused")
+			close(d.done)
+			want := map[string]error{"x": d.err}[exchange] // a refusal says nothing about another exchange
+			if err := <-declared; !errors.Is(err, want) {
+				t.Errorf("%s: got %v, want %v", exchange, err, want)
+			}
+		})
+	}
+}
+
+func isUndeclared(err error) bool {
+	_, ok := errors.AsType[*undeclaredError](err)
+	return ok
+}
+
+// breaking is a topology builder whose declaration fails because the socket does.
+type breaking struct {
+	amqp.DefaultTopologyBuilder
+
+	wire *amqpwire.Conn
+}
+
+func (b *breaking) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error {
+	err := errors.New("write: broken pipe")
+	b.wire.Abort(err)
+	return err
 }
 
 // If the connection is lost during a declaration, the Publisher has no confirm channel
 // until it reconnects. Messages that are sent meanwhile wait for ReadyTimeout.
 func TestLostConnectionDuringADeclarationIsAnOutage(t *testing.T) {
 	t.Parallel()
-	for current, name := range map[bool]string{true: "the current connection", false: "an old connection"} {
+	const failing = "a socket that fails"
+	for name, current := range map[string]bool{"the current connection": true, "an old connection": false, failing: true} {
 		c := brokerConnection(t)
 		config := amqp.NewDurablePubSubConfig("amqp://unused", nil)
 		config.TopologyBuilder = &amqp.DefaultTopologyBuilder{}
@@ -266,7 +303,11 @@ func TestLostConnectionDuringADeclarationIsAnOutage(t *testing.T) {
 		if !current {
 			p.session = &session{}
 		}
-		c.end(true)
+		if name == failing {
+			p.config.TopologyBuilder = &breaking{wire: c.wire}
+		} else {
+			c.end(true)
+		}
 		p.mu.Lock()
 		err := s.declare("x")
 		p.mu.Unlock()

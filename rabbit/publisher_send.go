@@ -260,12 +260,12 @@ func (pub *publication) notDeclared(err error) *PublishError {
 		return e
 	}
 	kind := ErrRefused
-	_, unconnected := errors.AsType[*connectError](err)
-	if unconnected {
+	_, unanswered := errors.AsType[*undeclaredError](err)
+	if unanswered {
 		kind = ErrUnavailable
 	}
 	err = redact(err)
 	e := pub.error(kind, 0, "declare exchange: "+err.Error(), err)
-	e.oneTopic = unconnected
+	e.oneTopic = unanswered
 	return e
 }

@@ -199,7 +199,7 @@ func (s *Subscriber) initialize(c *connection, topic string) error {
 		return fmt.Errorf("rabbit: declare topology of topic %q: %w", topic, err)
 	}
 	defer end()
-	return s.recordSetUp(topic, c.queueRequest(func() error { return sub.declare(c) }))
+	return s.recordSetUp(topic, c.longRequest(func() error { return sub.declare(c) }))
 }
 
 // After begin returns true, the caller must call s.subscriptions.Done, for which Close waits.

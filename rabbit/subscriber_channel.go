@@ -97,7 +97,7 @@ func (ch *consumeChannel) open(shared *connection) (err error) {
 	if ch.conn, ch.disconnect, err = s.connectionFor(ch.sub.ctx, topic, shared); err != nil {
 		return err
 	}
-	err = ch.conn.queueRequest(ch.begin)
+	err = ch.conn.longRequest(ch.begin)
 	if err != nil && ch.amqp != nil && ch.conn.amqp.IsClosed() {
 		<-ch.ctx.Done()
 		if reason := context.Cause(ch.ctx); closesConnection(reason) {
@@ -175,7 +175,7 @@ func (ch *consumeChannel) close() {
 func (ch *consumeChannel) request(f func() error) {
 	ch.requesting.Lock()
 	defer ch.requesting.Unlock()
-	_ = ch.conn.queueRequest(f)
+	_ = ch.conn.longRequest(f)
 }
 
 var (
@@ -221,7 +221,7 @@ func (ch *consumeChannel) judge() {
 func (ch *consumeChannel) queueIsDeleted() bool {
 	asked := make(chan error, 1)
 	ch.sub.running.Go(func() {
-		asked <- ch.conn.queueRequest(func() error {
+		asked <- ch.conn.longRequest(func() error {
 			return onChannel(ch.conn.amqp, func(channel *amqp091.Channel) error {
 				_, err := channel.QueueDeclarePassive(ch.sub.queue, true, false, false, false, nil)
 				return err
@@ -308,7 +308,7 @@ func (ch *consumeChannel) check(activity int64) {
 			c.wire.Abort(errNoReply)
 		}
 	}).Stop()
-	err := c.queueRequest(func() error {
+	err := c.longRequest(func() error {
 		return onChannel(c.amqp, func(channel *amqp091.Channel) error {
 			if err := channel.Qos(1, 0, false); err != nil {
 				return err
