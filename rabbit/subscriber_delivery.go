@@ -255,9 +255,9 @@ func (sub *subscription) settleOn(ch *consumeChannel, handled []*delivery) {
 	for _, d := range handled {
 		switch d.outcome {
 		case acked:
-			sub.requeues.forget(d.msg.UUID)
+			sub.requeues.forget(d.id)
 		case requeued:
-			sub.requeues.add(d.msg.UUID)
+			sub.requeues.add(d.id)
 		case lost:
 			sub.logLost(d)
 		}
@@ -279,7 +279,7 @@ func (sub *subscription) logLost(d *delivery) {
 		return
 	}
 	reason := cmp.Or(context.Cause(d.channel.ctx), error(amqp091.ErrClosed))
-	sub.s.cfg.Logger.Info("Ack not sent, the broker delivers the message again", meta.LogFields(d.msg.UUID, d.msg.Metadata,
+	sub.s.cfg.Logger.Info("Ack not sent, the broker delivers the message again", meta.LogFields(d.id, d.msg.Metadata,
 		sub.fields().Add(watermill.LogFields{"reason": reason.Error(), "took": time.Since(d.handedOut)})))
 }
 

@@ -100,7 +100,7 @@ func TestRequeuesAreCountedUntilTheAck(t *testing.T) {
 		s.inFlight.Store(3)
 		ctx, cancel := context.WithCancel(t.Context())
 		sub.settleOn(ch, []*delivery{{
-			channel: ch, acked: c.ack, cancel: cancel, msg: message.NewMessage("m", nil),
+			channel: ch, acked: c.ack, cancel: cancel, id: "m", msg: message.NewMessage("changed by the handler", nil),
 			raw: amqp091.Delivery{Acknowledger: settler{fails: c.fails}, DeliveryTag: 7},
 		}})
 		sub.running.Wait()
