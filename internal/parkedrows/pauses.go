@@ -67,6 +67,7 @@ type PauseWatch struct {
 // pause is a row of the paused consumers. It never changes.
 type pause struct {
 	breaker bool // a breaker has paused the consumer, no operator
+	overdue bool // nobody has probed for so long that no instance has a breaker any more
 	Break
 }
 
@@ -108,7 +109,7 @@ func (w *PauseWatch) intake(of Source) Intake {
 		return IntakePaused
 	case w.breaker.Free, w.pause == nil && !w.breaker.Held:
 		return IntakeOpen
-	case w.pause != nil && !w.breaks && time.Since(w.pause.Due) > abandoned:
+	case w.pause != nil && !w.breaks && w.pause.overdue:
 		return IntakeOpen
 	case w.breaker.Probe&of != 0:
 		return IntakeProbe
@@ -357,7 +358,8 @@ func (p *pausePoll) query(ctx context.Context) (all map[usedName]settings, err e
 			if limit.PerSecond > 0 {
 				of.limit = limit
 			} else {
-				row.breaker, row.Due = until.Valid, asked.Add(Duration(until.Int64))
+				due := Duration(until.Int64)
+				row.breaker, row.overdue, row.Due = until.Valid, due < -abandoned, asked.Add(due)
 				of.pause = &row
 			}
 			all[name] = of
