@@ -1,6 +1,7 @@
 package retry_test
 
 import (
+	"context"
 	"errors"
 	"sync/atomic"
 	"testing"
@@ -16,42 +17,64 @@ import (
 	"github.com/watermill-once/once/retry"
 )
 
-// A missing ack must not block Close without end. The message must not be lost, and no
-// attempt may be counted.
+// A missing ack must not block Close without end, nor the end of the subscription's context, with
+// which Watermill's router ends. The message must not be lost, and no attempt may be counted.
 func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
-	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-		b := newBench(t, db, func(c *retry.Config) {
-			c.CloseTimeout, c.Lease, c.Concurrency = 50*time.Millisecond, time.Minute, 2
+	for name, end := range map[string]func(t *testing.T, cancel context.CancelFunc, messages <-chan *message.Message){
+		"Close": func(*testing.T, context.CancelFunc, <-chan *message.Message) {},
+		"context": func(t *testing.T, cancel context.CancelFunc, messages <-chan *message.Message) {
+			cancel()
+			select {
+			case <-messages:
+			case <-time.After(time.Minute):
+				t.Fatal("the subscription does not end")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+				endWithoutAck(t, db, func(cancel context.CancelFunc, messages <-chan *message.Message) { end(t, cancel, messages) })
+			})
 		})
-		b.put("received", "claimed")
-		sub := b.retries.Subscriber(consumer, b.transport)
-		messages, err := sub.Subscribe(t.Context(), topic)
-		kit.OK(t, err)
-		received := <-messages
-		b.Eventually("the other message is claimed", func() bool { return b.Count(`once_parked WHERE token IS NOT NULL`) == 2 })
+	}
+}
 
-		if err := sub.Close(); !errors.Is(err, retry.ErrGivenBack) {
-			t.Errorf("closed with %v", err)
-		}
-		if _, err := sub.Subscribe(t.Context(), topic); err == nil || err.Error() != "retry: the subscriber is closed" {
-			t.Errorf("Subscribe after Close returned %v", err)
-		}
-		if received.Context().Err() == nil {
-			t.Error("the context of the message has not ended")
-		}
-		received.Ack() // this ack is too late and must have no effect
-		for _, entry := range b.entries(parkedrows.Waiting) {
-			if entry.Attempts != 0 || entry.Crashes != 0 {
-				t.Errorf("%+v was charged", entry)
-			}
-			// The message is due only after a lease, because its handler may still be
-			// running.
-			if wait := time.Until(entry.DueAt); entry.MessageID == "received" && wait < 30*time.Second {
-				t.Errorf("%+v is due in %v", entry, wait)
-			}
-		}
-		b.WantCount(2, `once_parked WHERE token IS NULL`)
+func endWithoutAck(t *testing.T, db kit.Database, end func(cancel context.CancelFunc, messages <-chan *message.Message)) {
+	t.Helper()
+	b := newBench(t, db, func(c *retry.Config) {
+		c.CloseTimeout, c.Lease, c.Concurrency = 50*time.Millisecond, time.Minute, 2
 	})
+	b.put("received", "claimed")
+	sub := b.retries.Subscriber(consumer, b.transport)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	messages, err := sub.Subscribe(ctx, topic)
+	kit.OK(t, err)
+	received := <-messages
+	b.Eventually("the other message is claimed", func() bool { return b.Count(`once_parked WHERE token IS NOT NULL`) == 2 })
+
+	end(cancel, messages)
+	if err := sub.Close(); !errors.Is(err, retry.ErrGivenBack) {
+		t.Errorf("closed with %v", err)
+	}
+	if _, err := sub.Subscribe(t.Context(), topic); err == nil || err.Error() != "retry: the subscriber is closed" {
+		t.Errorf("Subscribe after Close returned %v", err)
+	}
+	if received.Context().Err() == nil {
+		t.Error("the context of the message has not ended")
+	}
+	received.Ack() // this ack is too late and must have no effect
+	for _, entry := range b.entries(parkedrows.Waiting) {
+		if entry.Attempts != 0 || entry.Crashes != 0 {
+			t.Errorf("%+v was charged", entry)
+		}
+		// The message is due only after a lease, because its handler may still be
+		// running.
+		if wait := time.Until(entry.DueAt); entry.MessageID == "received" && wait < 30*time.Second {
+			t.Errorf("%+v is due in %v", entry, wait)
+		}
+	}
+	b.WantCount(2, `once_parked WHERE token IS NULL`)
 }
 
 // Messages that wait for a free handler must be released at the beginning of Close. They

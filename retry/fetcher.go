@@ -87,21 +87,20 @@ func newFetcher(s *subscriber, topic string, closing <-chan struct{}, gathers in
 		ahead = headsAhead * concurrency
 	}
 	return &fetcher{
-		Retries:      s.retries,
-		consumer:     s.consumer,
-		topic:        topic,
-		owner:        fmt.Sprintf("%s/%d/%s", host, os.Getpid(), uuid.NewString()[:8]),
-		closing:      closing,
-		closeTimeout: s.closeTimeout,
-		unanswered:   &s.unanswered,
-		wake:         make(chan struct{}, 1),
-		freed:        make(chan struct{}, 1),
-		concurrency:  concurrency,
-		inFlight:     map[*parkedrows.Claim]struct{}{},
-		stored:       parkedrows.Stored{Ahead: ahead},
-		poll:         s.retries.store.Poll(),
-		buffer:       buffer{limit: s.retries.config.BufferBytes},
-		gate:         &processGate,
+		Retries:     s.retries,
+		consumer:    s.consumer,
+		topic:       topic,
+		owner:       fmt.Sprintf("%s/%d/%s", host, os.Getpid(), uuid.NewString()[:8]),
+		closing:     closing,
+		unanswered:  &s.unanswered,
+		wake:        make(chan struct{}, 1),
+		freed:       make(chan struct{}, 1),
+		concurrency: concurrency,
+		inFlight:    map[*parkedrows.Claim]struct{}{},
+		stored:      parkedrows.Stored{Ahead: ahead},
+		poll:        s.retries.store.Poll(),
+		buffer:      buffer{limit: s.retries.config.BufferBytes},
+		gate:        &processGate,
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/schema"
@@ -32,8 +33,9 @@ func TestMessageThatNobodyTakesIsNackedAfterCloseTimeout(t *testing.T) {
 	t.Parallel()
 	over := make(chan struct{})
 	close(over)
-	s := &subscriber{retries: &Retries{config: Config{}.withDefaults()}, consumer: "payments", closeTimeout: over}
+	s := &subscriber{retries: &Retries{config: Config{}.withDefaults()}, consumer: "payments"}
 	f := newFetcher(s, "orders.placed", nil, 0)
+	f.closeTimeout = over
 	in, msg := make(chan *message.Message, 1), message.NewMessage("m1", nil)
 	in <- msg
 	close(in)
@@ -45,6 +47,47 @@ func TestMessageThatNobodyTakesIsNackedAfterCloseTimeout(t *testing.T) {
 	}
 	if n := s.unanswered.Load(); n != 1 {
 		t.Errorf("%d messages are counted, want 1", n)
+	}
+}
+
+// A consumer that is paused while it stores messages in their order still ends when it shuts down.
+func TestShutdownOfAPausedConsumerThatStoresMessages(t *testing.T) {
+	t.Parallel()
+	db := kit.Postgres(t)
+	f := idleFetcher(t, db)
+	f.config.KeyOrder = BlockWhileRetried
+	closing := make(chan struct{})
+	f.closing = closing
+	f.pauses = f.store.WatchPauses(t.Context(), f.consumer, f.topic, f.config.Logger)
+	defer f.pauses.Stop()
+	tx := kit.Begin(t, db)
+	defer func() { _ = tx.Rollback() }()
+	kit.Exec(t, tx, `LOCK TABLE once_parked IN ACCESS EXCLUSIVE MODE`)
+
+	in, returned, ended := make(chan *message.Message), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		f.forward(&inlet{fetcher: f, ctx: t.Context(), messages: in, cancel: func() { close(returned) }}, nil)
+	}()
+	msg := message.NewMessage("m1", nil)
+	msg.Metadata[meta.OrderingKey] = "k"
+	in <- msg
+	kit.Eventually(t, time.Minute, "the message is being stored", func() bool {
+		var waits bool
+		err := db.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks JOIN pg_stat_activity USING (pid)
+			WHERE NOT granted AND datname = current_database())`).Scan(&waits)
+		return err == nil && waits
+	})
+	kit.Exec(t, db, `INSERT INTO once_consumer_pauses (topic, consumer, actor, why) VALUES ($1, $2, 'ann', 'a test')`, f.topic, f.consumer)
+	kit.OK(t, f.pauses.Refresh(t.Context()))
+	close(closing)
+	close(in)
+	<-returned
+	kit.OK(t, tx.Rollback())
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("the consumer does not end")
 	}
 }
 

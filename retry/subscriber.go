@@ -36,9 +36,10 @@ import (
 // Close stops fetching, closes sub, and waits up to Config.CloseTimeout for the acks of
 // messages that handlers have received. If acks are still missing after that time,
 // Close returns an error that wraps [ErrGivenBack] and contains the number of messages.
-// After Close, Subscribe fails.
+// After Close, Subscribe fails. If the context of a subscription ends, the subscription
+// ends in the same way.
 func (r *Retries) Subscriber(consumer string, sub message.Subscriber) message.Subscriber {
-	return &subscriber{retries: r, consumer: consumer, sub: sub, closeTimeout: make(chan struct{})}
+	return &subscriber{retries: r, consumer: consumer, sub: sub}
 }
 
 type subscriber struct {
@@ -50,11 +51,10 @@ type subscriber struct {
 	closed  bool
 	cancels []context.CancelFunc
 
-	closeOnce    sync.Once
-	closeErr     error
-	running      sync.WaitGroup
-	closeTimeout chan struct{} // closed when Config.CloseTimeout has passed
-	unanswered   atomic.Int64  // number of messages that were neither acked nor nacked when CloseTimeout had passed
+	closeOnce  sync.Once
+	closeErr   error
+	running    sync.WaitGroup
+	unanswered atomic.Int64 // number of messages that were neither acked nor nacked when CloseTimeout had passed
 }
 
 // Subscribe implements message.Subscriber.
@@ -96,8 +96,12 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 
 	out := make(chan *message.Message)
 	unwatch := s.retries.watch()
+	over, endWait := context.WithCancel(context.Background())
+	f.closeTimeout = over.Done()
+	context.AfterFunc(closing, func() { time.AfterFunc(s.retries.config.CloseTimeout, endWait) })
 	s.running.Go(func() {
 		defer close(out) // last, because the router may end as soon as out is closed
+		defer endWait()
 		defer drop()
 		defer unwatch()
 		defer f.pauses.Stop()
@@ -143,15 +147,13 @@ func (s *subscriber) Close() error {
 			cancel()
 		}
 		s.mu.Unlock()
-		timeout := s.retries.config.CloseTimeout
-		defer time.AfterFunc(timeout, func() { close(s.closeTimeout) }).Stop()
 		if s.sub != nil {
 			s.closeErr = s.sub.Close()
 		}
 		s.running.Wait()
 		if n := s.unanswered.Load(); n > 0 {
 			s.closeErr = errors.Join(s.closeErr,
-				fmt.Errorf("%w: %d messages had neither ack nor nack after CloseTimeout %v", ErrGivenBack, n, timeout))
+				fmt.Errorf("%w: %d messages had neither ack nor nack after CloseTimeout %v", ErrGivenBack, n, s.retries.config.CloseTimeout))
 		}
 	})
 	return s.closeErr
@@ -200,6 +202,8 @@ func (f *fetcher) forward(in *inlet, out chan<- *message.Message) {
 		}
 		from, closing := in.messages, f.closing
 		switch {
+		case in.ended:
+			closing = nil
 		case !intake.Starts():
 			from = nil
 		case len(a.next) == storeBatch || a.bytes >= storeBytes:
