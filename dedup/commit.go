@@ -101,6 +101,7 @@ func (i *Inbox) failed(ctx context.Context, tx *sql.Tx, release func(), err erro
 	// The rollback shows whether the connection was lost. A statement could not if the handler has
 	// left a result set open.
 	lost := tx.Rollback()
+	dialect.Distrust(tx, err)
 	release() // the pool may have no other connection for the next check
 	switch {
 	case errors.Is(err, dialect.ErrEnded):

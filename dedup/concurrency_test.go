@@ -13,6 +13,7 @@ import (
 
 	"github.com/watermill-once/once/dedup"
 	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
@@ -315,6 +316,47 @@ func TestHandlerThatChangesTheSearchPathUsesTheSameTables(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Trap 27. A connection to a server that has become a replica is closed, so that a later call can
+// reach the new primary. pgx, unlike lib/pq, can begin a transaction on a replica.
+func TestTrap27_ConsumerLeavesAReplica(t *testing.T) {
+	t.Parallel()
+	const write = `INSERT INTO effects (message_id) VALUES ('m1')`
+	for name, c := range map[string]struct {
+		session, handler string
+		batch            bool
+	}{
+		"the claim fails":              {`SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY`, write, false},
+		"the claim of a batch fails":   {`SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY`, write, true},
+		"the handler fails":            {`SELECT 1`, `SET TRANSACTION READ ONLY; ` + write, false},
+		"the handler fails in a batch": {`SELECT 1`, `SET TRANSACTION READ ONLY; ` + write, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := kit.Postgres(t)
+			var err error
+			db.DB, err = kit.Drivers["pgx"](db.DSN)
+			kit.OK(t, err)
+			t.Cleanup(func() { kit.Check(t, db.Close()) })
+			db.SetMaxOpenConns(1)
+			b := newBench(t, db, nil)
+			middleware := b.inbox.Middleware
+			if c.batch {
+				middleware = b.inbox.BatchMiddleware
+			}
+			before := kit.One[int](t, db.DB, `SELECT pg_backend_pid()`)
+			b.Exec(c.session)
+			_, err = middleware(b.statements(c.handler))(message.NewMessage("m1", nil))
+			if dialect.State(err) != "25006" {
+				t.Fatalf("got %v, want the error of a write on a replica", err)
+			}
+			if kit.One[int](t, db.DB, `SELECT pg_backend_pid()`) == before {
+				t.Error("the connection was kept")
+			}
+			kit.OK(t, kit.Err(middleware(b.statements(write))(message.NewMessage("m1", nil))))
+		})
 	}
 }
 

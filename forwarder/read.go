@@ -145,7 +145,7 @@ func (s *store) readWithState(ctx context.Context, query dialect.Statement, args
 }
 
 func (s *store) readAlone(ctx context.Context, query dialect.Statement, args []any, scan func(rows *sql.Rows) error) error {
-	return dialect.LeaveReplica(ctx, s.db, s.reader.Read(ctx, query, args, scan))
+	return s.reader.Read(ctx, query, args, scan)
 }
 
 // readInTx reads in a transaction with two queries. It is needed

@@ -43,11 +43,11 @@ func newStore(db *sql.DB, d dialect.Dialect) *store {
 }
 
 func (s *store) read(ctx context.Context, work func(tx *sql.Tx) error) error {
-	return dialect.LeaveReplica(ctx, s.db, s.dialect.Read(ctx, s.db, work))
+	return s.dialect.Read(ctx, s.db, work)
 }
 
 func (s *store) write(ctx context.Context, work func(tx *sql.Tx) error) error {
-	return dialect.LeaveReplica(ctx, s.db, s.dialect.Write(ctx, s.db, work))
+	return s.dialect.Write(ctx, s.db, work)
 }
 
 type leaseRequest struct {

@@ -100,10 +100,10 @@ func (v *Versions) each(
 		return fmt.Errorf("Limit is %d: negative", f.Limit)
 	}
 	query := v.dialect.SQL(from + c.where() + ` ORDER BY ` + order + fmt.Sprintf(` LIMIT %d`, cmp.Or(f.Limit, 100)))
-	return dialect.LeaveReplica(ctx, v.db, v.dialect.Read(ctx, v.db, func(tx *sql.Tx) error {
+	return v.dialect.Read(ctx, v.db, func(tx *sql.Tx) error {
 		begin()
 		return dialect.EachRow(ctx, tx, row, query, c.args...)
-	}))
+	})
 }
 
 // Waiting is a message that is held because an earlier version is missing.

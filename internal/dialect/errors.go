@@ -190,6 +190,9 @@ var ErrReadOnly error = replicaError{errors.New("the server is read-only: it is 
 
 func isReplica(err error) bool { return State(err) == "0A000" && !Unstorable(err) }
 
+// isReadOnly reports whether err is that of a write on a server that has become a replica.
+func isReadOnly(err error) bool { return State(err) == "25006" }
+
 // BeginError gives the error of a BEGIN on a replica the SQLSTATE of a write there.
 func BeginError(err error) error {
 	if isReplica(err) {

@@ -121,6 +121,9 @@ func (r *Reader) readOnce(ctx context.Context, s Statement, args []any, read fun
 	} else {
 		err = readRows(ctx, conn, s.query, args, read)
 	}
+	if isReadOnly(err) { // of a query that locks rows
+		leave(conn)
+	}
 	if err == nil && r.dialect.plans.old(began) {
 		_, err = conn.ExecContext(ctx, discardPlans)
 		if errors.Is(err, driver.ErrBadConn) {

@@ -3,7 +3,6 @@ package dialect
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"reflect"
@@ -43,17 +42,17 @@ func (d Dialect) BeginScope(ctx context.Context, db *sql.DB, c *Check) (tx *sql.
 		scopes.Delete(tx)
 		if closes.Load() {
 			_ = tx.Rollback()
-			_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+			leave(conn)
 		}
 		end()
 	}, nil
 }
 
 // Distrust closes the connection of tx, from BeginScope, after the end of tx, if the role of the
-// session lacks a right: a function of the user may have changed the role in an earlier
-// transaction.
+// session lacks a right, because a function of the user may have changed the role in an earlier
+// transaction, or if its server has become a replica.
 func Distrust(tx *sql.Tx, err error) {
-	if !denied(err) {
+	if !denied(err) && !isReadOnly(err) {
 		return
 	}
 	if s, ok := scopes.Load(tx); ok {

@@ -136,16 +136,21 @@ func TestTrap27ConnectionToReplicaIsClosed(t *testing.T) {
 		"25006": {`SET TRANSACTION READ ONLY; INSERT INTO work VALUES (1)`, false},
 		"42P01": {`INSERT INTO nowhere VALUES (1)`, true},
 	} {
-		before := connection()
-		err := newDialect(t, db).Write(t.Context(), db.DB, func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(t.Context(), c.query)
-			return err
-		})
-		if got := dialect.State(dialect.LeaveReplica(t.Context(), db.DB, err)); got != state {
-			t.Fatalf("got %v, want %s", err, state)
-		}
-		if kept := connection() == before; kept != c.kept {
-			t.Errorf("after %s: connection kept is %v", state, kept)
+		d := newDialect(t, db)
+		for method, run := range map[string]func(context.Context, *sql.DB, func(tx *sql.Tx) error) error{
+			"Write": d.Write, "Read": d.Read, "InTx": d.InTx,
+		} {
+			before := connection()
+			err := run(t.Context(), db.DB, func(tx *sql.Tx) error {
+				_, err := tx.ExecContext(t.Context(), c.query)
+				return err
+			})
+			if got := dialect.State(err); got != state {
+				t.Fatalf("%s: got %v, want %s", method, err, state)
+			}
+			if kept := connection() == before; kept != c.kept {
+				t.Errorf("%s: after %s: connection kept is %v", method, state, kept)
+			}
 		}
 	}
 }

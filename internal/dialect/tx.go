@@ -127,16 +127,24 @@ func (d Dialect) run(
 func runTx(
 	ctx context.Context, db *sql.DB, options *sql.TxOptions, work, commit func(tx *sql.Tx) error,
 ) error {
-	tx, release, err := Begin(ctx, db, options)
+	tx, conn, release, err := begin(ctx, db, options)
 	if err != nil {
 		return err
 	}
 	defer release()
-	if err := work(tx); err != nil {
-		return err
+	if err = work(tx); err == nil {
+		err = commit(tx)
 	}
-	return commit(tx)
+	if isReadOnly(err) {
+		_ = tx.Rollback()
+		leave(conn)
+	}
+	return err
 }
+
+// leave closes a connection to a server that has become a replica: every write on it would fail,
+// while the address may lead to the new primary.
+func leave(conn *sql.Conn) { _ = conn.Raw(func(any) error { return driver.ErrBadConn }) }
 
 // Begin begins a transaction. ctx limits only the wait for a connection: a rollback at its end
 // could come during the commit, whose outcome would be unknown. Defer release, which rolls back
@@ -159,7 +167,7 @@ func begin(ctx context.Context, db *sql.DB, options *sql.TxOptions) (tx *sql.Tx,
 			}, nil
 		}
 		if isReplica(err) {
-			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // see replicaError
+			leave(conn) // see replicaError
 		}
 		err = BeginError(err)
 		_ = conn.Close()
@@ -245,20 +253,4 @@ func (d Dialect) withoutJIT(ctx context.Context, work func(tx *sql.Tx) error) fu
 		}
 		return work(tx)
 	}
-}
-
-// LeaveReplica closes the connection that was used last, if its server has become a replica: every
-// write on it would fail, while the address may lead to the new primary. It returns err.
-func LeaveReplica(ctx context.Context, db *sql.DB, err error) error {
-	const readOnly = "25006"
-	if State(err) != readOnly {
-		return err
-	}
-	conn, failed := db.Conn(ctx) // the pool returns the most recently used connection
-	if failed != nil {
-		return err
-	}
-	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
-	_ = conn.Close()
-	return err
 }

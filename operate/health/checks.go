@@ -136,10 +136,9 @@ func (h *Health) checkDatabase(ctx context.Context, add func(name string, needed
 }
 
 func (h *Health) read(ctx context.Context, query string, dest ...any) error {
-	err := h.dialect.Read(ctx, h.db, func(tx *sql.Tx) error {
+	return h.dialect.Read(ctx, h.db, func(tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, query).Scan(dest...)
 	})
-	return dialect.LeaveReplica(ctx, h.db, err)
 }
 
 func (h *Health) lag(ctx context.Context) error {
@@ -177,7 +176,7 @@ func (h *Health) lag(ctx context.Context) error {
 // keys that dead letters block. It examines the first 10,000 messages of the outbox.
 func (h *Health) blocked(ctx context.Context) (free time.Duration, text string, err error) {
 	var keys []outboxrow.DeadKey
-	err = dialect.LeaveReplica(ctx, h.db, h.dialect.Read(ctx, h.db, func(tx *sql.Tx) (err error) {
+	err = h.dialect.Read(ctx, h.db, func(tx *sql.Tx) (err error) {
 		var (
 			first, due, failing sql.NullInt64
 			now                 int64
@@ -192,7 +191,7 @@ func (h *Health) blocked(ctx context.Context) (free time.Duration, text string, 
 		}
 		keys, err = outboxrow.DeadKeys(ctx, tx, h.dialect)
 		return err
-	}))
+	})
 	if err != nil || len(keys) == 0 {
 		return free, "", err
 	}
@@ -254,5 +253,5 @@ func (h *Health) paused(ctx context.Context) error {
 	if err == nil {
 		err = errors.Join(errs...)
 	}
-	return dialect.LeaveReplica(ctx, h.db, err)
+	return err
 }

@@ -179,5 +179,5 @@ func (m *Mover) read(ctx context.Context, work func(tx *sql.Tx) error) error {
 }
 
 func (m *Mover) write(ctx context.Context, work func(tx *sql.Tx) error) error {
-	return dialect.LeaveReplica(ctx, m.db, m.dialect.Write(ctx, m.db, work))
+	return m.dialect.Write(ctx, m.db, work)
 }

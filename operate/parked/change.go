@@ -127,8 +127,8 @@ func (m *Messages) changeBatch(
 	if do == RunNow {
 		err = m.db.Write(ctx, func(tx *sql.Tx) error { return m.impatient(ctx, tx, work) })
 	} else {
-		err = dialect.LeaveReplica(ctx, m.db.DB, m.store.ReplaceHeads(ctx, func(*sql.Tx) ([]int64, error) { return ids, nil },
-			func(tx *sql.Tx) error { return m.impatient(ctx, tx, work) }))
+		err = m.store.ReplaceHeads(ctx, func(*sql.Tx) ([]int64, error) { return ids, nil },
+			func(tx *sql.Tx) error { return m.impatient(ctx, tx, work) })
 	}
 	if err != nil {
 		return operate.Report{}, err

@@ -97,9 +97,9 @@ func newSide(db *sql.DB, config schema.Config, err error) (side, error) {
 }
 
 func (s side) rows(ctx context.Context, row func(scan func(dest ...any) error) error, query string, args ...any) error {
-	return dialect.LeaveReplica(ctx, s.db, s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
+	return s.dialect.Read(ctx, s.db, func(tx *sql.Tx) error {
 		return dialect.EachRow(ctx, tx, row, query, args...)
-	}))
+	})
 }
 
 func (s side) one(ctx context.Context, query string, args []any, dest ...any) error {

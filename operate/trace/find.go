@@ -120,12 +120,12 @@ func (j *Finder) Find(ctx context.Context, q Query) (Answer, error) {
 	err := q.validate()
 	var answer Answer
 	if err == nil {
-		err = dialect.LeaveReplica(ctx, j.db.DB, j.snapshot(ctx, func(tx *sql.Tx) error {
+		err = j.snapshot(ctx, func(tx *sql.Tx) error {
 			s := &search{ctx: ctx, tx: tx, dialect: j.db.Dialect, query: q, byID: map[string]*Message{}}
 			err := s.run()
 			answer = s.answer()
 			return err
-		}))
+		})
 	}
 	if err != nil {
 		return Answer{}, fmt.Errorf("trace: find: %w", err)

@@ -65,12 +65,12 @@ func Configure(pkg string, db *sql.DB, config operate.Config) (DB, operate.Confi
 
 // Look calls work in a transaction that reads.
 func (d DB) Look(ctx context.Context, work func(tx *sql.Tx) error) error {
-	return dialect.LeaveReplica(ctx, d.DB, d.Dialect.Look(ctx, d.DB, work))
+	return d.Dialect.Look(ctx, d.DB, work)
 }
 
 // Write calls work in a transaction that may change rows.
 func (d DB) Write(ctx context.Context, work func(tx *sql.Tx) error) error {
-	return dialect.LeaveReplica(ctx, d.DB, d.Dialect.Write(ctx, d.DB, work))
+	return d.Dialect.Write(ctx, d.DB, work)
 }
 
 // Content returns the SQL expression of a part of a content, or instead without content.
