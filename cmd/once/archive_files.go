@@ -25,12 +25,16 @@ func openArchive(dir, kind string) (*archiveFiles, error) {
 		return nil, usageError{err}
 	}
 	d := &archiveFiles{dir: dir, kind: kind}
-	files, err := filepath.Glob(filepath.Join(dir, kind+"-*.jsonl"))
-	if err != nil || len(files) == 0 {
-		return d, err
+	files, err := os.ReadDir(dir) // in the order of their names, whose numbers have the same length
+	if err != nil {
+		return nil, usageError{err}
 	}
-	slices.Sort(files) // the numbers have the same length
-	return d, d.read(files[len(files)-1])
+	for _, file := range slices.Backward(files) {
+		if name := file.Name(); strings.HasPrefix(name, kind+"-") && strings.HasSuffix(name, ".jsonl") {
+			return d, d.read(filepath.Join(dir, name))
+		}
+	}
+	return d, nil
 }
 
 func (d *archiveFiles) read(name string) (err error) {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,10 +20,13 @@ import (
 // archived returns the message ids in the files of a directory, in their order.
 func archived(t *testing.T, dir string) (ids []string) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*-*.jsonl"))
+	files, err := os.ReadDir(dir)
 	kit.OK(t, err)
-	for _, name := range files {
-		file, err := os.Open(name)
+	for _, entry := range files {
+		if !strings.HasSuffix(entry.Name(), ".jsonl") {
+			continue
+		}
+		file, err := os.Open(filepath.Join(dir, entry.Name()))
 		kit.OK(t, err)
 		lines := bufio.NewScanner(file)
 		for lines.Scan() {
@@ -30,7 +34,7 @@ func archived(t *testing.T, dir string) (ids []string) {
 				MessageID string `json:"message_id"`
 				Payload   []byte `json:"payload"`
 			}
-			if err := json.Unmarshal(lines.Bytes(), &row); err != nil || filepath.Base(name)[0] == 's' && string(row.Payload) != "body" {
+			if err := json.Unmarshal(lines.Bytes(), &row); err != nil || entry.Name()[0] == 's' && string(row.Payload) != "body" {
 				t.Errorf("%v: %s", err, lines.Text())
 			}
 			ids = append(ids, row.MessageID)
@@ -59,7 +63,9 @@ func TestArchive(t *testing.T) {
 					VALUES (%d, 'm%d', 't', 'body', '{}', %s)`, next, next, now))
 			}
 		}
-		dir := filepath.Join(t.TempDir(), "archive")
+		parent := t.TempDir()
+		dir, other := filepath.Join(parent, "[a]"), filepath.Join(parent, "a") // the name is no pattern
+		kit.OK(t, errors.Join(os.Mkdir(other, 0o700), os.WriteFile(filepath.Join(other, "sent-9999999999999999999.jsonl"), nil, 0o600)))
 		s.says(s.once(exitDone, "archive", "sent", dir), "Archived 0 messages to 0 files.")
 		send(5)
 		out := object[archiveSentJSON](s, exitDone, "archive", "sent", dir, "--rows", "2")

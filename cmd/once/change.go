@@ -19,12 +19,14 @@ type changeJSON struct {
 	DryRun  bool        `json:"dry_run"`
 	Matched int         `json:"matched"` // number of messages that the command selected
 	Changed int         `json:"changed"`
-	Skipped []int64     `json:"skipped,omitempty"` // IDs that a replay skipped because they need --force
+	Skipped []int64     `json:"skipped,omitempty"` // IDs that need --force, or that somebody else was changing
 	Groups  []groupJSON `json:"groups,omitempty"`  // result of a dry run
 	Replay  *replayJSON `json:"replay,omitempty"`
 
 	// ReplayID is the replay of dead letters or sent messages that filters selected.
 	ReplayID int64 `json:"replay_id,omitempty"`
+
+	forced bool // --force was given
 }
 
 // discard has the library's functions, for IDs (named) and for filters (matching).
@@ -122,8 +124,12 @@ func (a *app) dryRun(verb string, groups []groupJSON) error {
 func (a *app) done(ctx context.Context, verb string, change changeJSON, howToContinue string, err error) error {
 	text := fmt.Sprintf("%s %s.", verb, counted(change.Changed, "message", "messages"))
 	if len(change.Skipped) > 0 {
-		text += fmt.Sprintf(" %s skipped, because they need --force: %s.",
-			counted(len(change.Skipped), "message was", "messages were"), idList(change.Skipped))
+		reason := "each needs --force, or somebody else was changing it"
+		if change.forced {
+			reason = "somebody else was changing them; run the command again"
+		}
+		text += fmt.Sprintf(" %s skipped (%s): %s.",
+			counted(len(change.Skipped), "message was", "messages were"), idList(change.Skipped), reason)
 	}
 	if err == nil || change.Changed > 0 {
 		if err := a.print(change, text+"\n"); err != nil {

@@ -135,7 +135,10 @@ func secretPages(pages http.Handler, address, secret string) http.Handler {
 	same := func(given string) bool { return subtle.ConstantTimeCompare([]byte(given), []byte(secret)) == 1 }
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)
-		if ip := net.ParseIP(host); err != nil || !slices.Contains(names, host) && (ip == nil || !ip.IsLoopback()) {
+		if err != nil { // browsers leave out port 80
+			host = strings.Trim(r.Host, "[]")
+		}
+		if ip := net.ParseIP(host); !slices.Contains(names, host) && (ip == nil || !ip.IsLoopback()) {
 			http.Error(w, "once console answers on the address that it has printed only.", http.StatusMisdirectedRequest)
 			return
 		}

@@ -82,6 +82,9 @@ func TestConsoleNeedsTheSecret(t *testing.T) {
 	if status, _ := open(t, ann, http.MethodGet, base, "evil.example:80", nil); status != http.StatusMisdirectedRequest {
 		t.Errorf("under another name: %d", status)
 	}
+	if status, _ := open(t, ann, http.MethodGet, base, "localhost", nil); status == http.StatusMisdirectedRequest { // at port 80
+		t.Error("a name of this machine without a port is refused")
+	}
 	// A program sends the secret as a bearer token.
 	for token, want := range map[string]int{strings.TrimPrefix(address, base+"?secret="): http.StatusOK, "wrong": http.StatusUnauthorized} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"api/outbox", http.NoBody)

@@ -143,7 +143,7 @@ func (a *app) changed(ctx context.Context, verb string, c *outboxChange, change 
 	report, err := change()
 	p.end()
 	return a.done(ctx, verb, changeJSON{
-		Matched: report.Changed + len(report.Skipped), Changed: report.Changed, Skipped: report.Skipped,
+		Matched: report.Changed + len(report.Skipped), Changed: report.Changed, Skipped: report.Skipped, forced: c.plan.Force,
 	}, "run the command again for the others", err)
 }
 

@@ -121,8 +121,20 @@ func TestOutboxCancelNeedsForce(t *testing.T) {
 	}
 	s.says(s.once(exitFailed, "outbox", "cancel", "1", "--why", "w"), "a forwarder may be sending it", "(add --force)")
 	s.says(s.once(exitDone, "outbox", "cancel", "--all"), "This would cancel 0 messages. 1 more message would need --force")
-	s.says(s.once(exitFound, "outbox", "cancel", "--all", "--why", "w", "--yes"), "1 message was skipped, because they need --force: 1.")
+	s.says(s.once(exitFound, "outbox", "cancel", "--all", "--why", "w", "--yes"), "1 message was skipped (1): each needs --force, or somebody else was changing it.")
 	s.says(s.once(exitDone, "outbox", "cancel", "1", "--why", "w", "--force"), "Cancelled 1 message.")
+}
+
+// --force does not help while another transaction changes the row.
+func TestOutboxCancelSaysWhySkippedInSpiteOfForce(t *testing.T) {
+	db := kit.Postgres(t)
+	s := newShell(t, db)
+	commit(s, db, "orders", "m1")
+	tx := kit.Begin(t, db)
+	defer func() { _ = tx.Rollback() }()
+	kit.Exec(t, tx, `SELECT FROM once_outbox FOR UPDATE`)
+	s.says(s.once(exitFound, "outbox", "cancel", "--all", "--why", "w", "--force", "--yes"),
+		"1 message was skipped (1): somebody else was changing them; run the command again.")
 }
 
 // If messages wait because a dead letter blocks their ordering key, each command that
