@@ -2,7 +2,6 @@ package poison
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"sync"
 	"time"
@@ -41,11 +40,7 @@ type callCount struct {
 type undecidedCall struct{ consumer, message string }
 
 func undecidedCallOf(consumer string, msg *message.Message) undecidedCall {
-	if msg.UUID != "" {
-		return undecidedCall{consumer, msg.UUID}
-	}
-	digest := sha256.Sum256(msg.Payload)
-	return undecidedCall{consumer, string(digest[:])}
+	return undecidedCall{consumer, meta.Identity(msg)}
 }
 
 func (u *undecidedCalls) add(consumer string, msg *message.Message, contended bool) callCount {

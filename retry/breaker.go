@@ -8,6 +8,7 @@ import (
 
 	"github.com/watermill-once/once/internal/backoff"
 	"github.com/watermill-once/once/internal/chain"
+	"github.com/watermill-once/once/internal/meta"
 	"github.com/watermill-once/once/internal/parkedrows"
 	"github.com/watermill-once/once/internal/usercode"
 )
@@ -107,7 +108,7 @@ type window struct {
 
 // call is the latest call for a message.
 type call struct {
-	id    string
+	id    string // see [meta.Identity]
 	group string // failure group, or "" if the service is not the cause of a failure
 	at    time.Time
 
@@ -196,7 +197,9 @@ func (w *window) take(id string) (attempts, rounds int) {
 func (w *window) charges(group string) (all []parkedrows.Charge) {
 	for _, c := range w.calls {
 		if c.group == group && c.attempts > 0 {
-			all = append(all, parkedrows.Charge{MessageID: c.id, Attempts: c.attempts, Rounds: c.rounds})
+			if meta.IsID(c.id) { // rows of other messages cannot be found
+				all = append(all, parkedrows.Charge{MessageID: c.id, Attempts: c.attempts, Rounds: c.rounds})
+			}
 			w.open(c.id)
 		}
 	}

@@ -358,6 +358,28 @@ func TestRowOfRemovedBreakerIsIgnored(t *testing.T) {
 	})
 }
 
+// Messages without ids are told apart by their payloads.
+func TestMessagesWithoutIDsOpenBreaker(t *testing.T) {
+	t.Parallel()
+	b, q := newBench(t, kit.Postgres(t), breaking), newQueue(1)
+	q.nameless = true
+	var works atomic.Bool
+	var handled atomic.Int32
+	b.runQueue(q, func(*message.Message) error {
+		if !works.Load() {
+			return errors.New("503")
+		}
+		handled.Add(1)
+		return nil
+	})
+	all := ids("q", 8)
+	q.publish(all...)
+	b.Eventually("the breaker is open", b.breakerOpen)
+	works.Store(true)
+	b.Eventually("all are handled", func() bool { return int(handled.Load()) == len(all) })
+	b.WantCount(0, `once_parked WHERE state = 'quarantined'`)
+}
+
 // Messages that fail for their own reason open the breaker while no others arrive. The next message
 // closes it, and then they are given up on. Otherwise they would open it again for ever.
 func TestMessagesThatFailOnTheirOwnAreGivenUpOnInSpiteOfBreaker(t *testing.T) {

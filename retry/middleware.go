@@ -102,7 +102,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		switch {
 		case v.Early != nil && a.delivery.Subscribed:
 			end(early)
-			a.handling.passed(a.original.UUID, false)
+			a.handling.passed(meta.Identity(a.original), false)
 			return nil, a.parkEarly(*v.Early, v.After)
 		case v.Kind == chain.Undecided && !a.chargesUndecided(v):
 			end(undecided)
@@ -119,17 +119,17 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 		case v.Kind != chain.Failed:
 			a.attempts++
 			end(givenUp)
-			a.handling.passed(a.original.UUID, true)
+			a.handling.passed(meta.Identity(a.original), true)
 			return nil, a.giveUp(v.Kind, v.Reason, err)
 		default:
-			if open, delay, attempts, rounds := a.handling.failed(a.original.UUID, v, err); open {
+			if open, delay, attempts, rounds := a.handling.failed(meta.Identity(a.original), v, err); open {
 				end(notCounted)
 				return nil, a.parkUncounted(err, delay, attempts, rounds)
 			}
 		}
 		a.attempts++
 		a.failedBefore = true
-		a.conflicts.end(a.delivery.Consumer, a.original.UUID)
+		a.conflicts.end(a.delivery.Consumer, meta.Identity(a.original))
 		late := a.undecided.late || a.ctx.Err() != nil // after the deadline of a middleware, no transaction can begin
 		a.undecided = undecidedTries{}
 		policy := a.policy(err)
@@ -146,8 +146,8 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 }
 
 func (a *attempt) succeeded() {
-	a.conflicts.end(a.delivery.Consumer, a.original.UUID)
-	a.handling.succeeded(a.original.UUID)
+	a.conflicts.end(a.delivery.Consumer, meta.Identity(a.original))
+	a.handling.succeeded(meta.Identity(a.original))
 	failpoint.Hit("retry/handled")
 	if claim := a.delivery.Claim; claim != nil {
 		claim.Handle() // the fetcher resolves the row after the ack
@@ -174,14 +174,14 @@ func (a *attempt) nextRound(err error, policy Policy, after time.Duration, end f
 	a.rounds++
 	if a.rounds > policy.Delayed || !a.delivery.Subscribed {
 		end(givenUp)
-		a.handling.givenUp(a.original.UUID)
+		a.handling.givenUp(meta.Identity(a.original))
 		return a.giveUp(chain.GivenUp, chain.ReasonExhausted, err)
 	}
 	delay := after
 	if delay == 0 {
 		delay = policy.backoff().Jittered(a.rounds)
 	}
-	if attempts, rounds := a.handling.nextRound(a.original.UUID); attempts > 0 {
+	if attempts, rounds := a.handling.nextRound(meta.Identity(a.original)); attempts > 0 {
 		end(notCounted)
 		return a.parkUncounted(err, delay, attempts, rounds)
 	}
@@ -211,7 +211,7 @@ func (a *attempt) parkRedelivered() error {
 	if err := a.park(parkedrows.Failure{}, 0); err != nil {
 		return err
 	}
-	a.handling.passed(a.original.UUID, false)
+	a.handling.passed(meta.Identity(a.original), false)
 	a.instruments.redelivered.Add(1, 0)
 	return nil
 }
@@ -307,7 +307,7 @@ func (a *attempt) chargesUndecided(v *chain.Error) bool {
 	a.failedBefore = true
 	if v.Contended {
 		u.contended++
-		since := a.conflicts.since(a.delivery.Consumer, a.original.UUID, u.since, a.config.UnackedWait)
+		since := a.conflicts.since(a.delivery.Consumer, meta.Identity(a.original), u.since, a.config.UnackedWait)
 		overdue = time.Since(since) > a.config.UnackedWait
 		u.late = u.late || overdue
 		return overdue

@@ -20,6 +20,7 @@ import (
 type queue struct {
 	prefetch int
 	key      string // ordering key of the messages
+	nameless bool   // the messages have no ids
 
 	mu    sync.Mutex
 	ready []string
@@ -98,7 +99,10 @@ func (q *queue) Subscribe(ctx context.Context, _ string) (<-chan *message.Messag
 				}
 				continue
 			}
-			msg := message.NewMessage(id, nil)
+			msg := message.NewMessage(id, []byte("body of "+id))
+			if q.nameless {
+				msg.UUID = ""
+			}
 			if q.key != "" {
 				msg.Metadata.Set(meta.OrderingKey, q.key)
 			}
