@@ -121,7 +121,8 @@ func TestOutboxCancelNeedsForce(t *testing.T) {
 	}
 	s.says(s.once(exitFailed, "outbox", "cancel", "1", "--why", "w"), "a forwarder may be sending it", "(add --force)")
 	s.says(s.once(exitDone, "outbox", "cancel", "--all"), "This would cancel 0 messages. 1 more message would need --force")
-	s.says(s.once(exitFound, "outbox", "cancel", "--all", "--why", "w", "--yes"), "1 message was skipped (1): each needs --force, or somebody else was changing it.")
+	s.says(s.once(exitFound, "outbox", "cancel", "--all", "--why", "w", "--yes"),
+		"1 message was skipped (1): each needs --force, or somebody else was changing it.")
 	s.says(s.once(exitDone, "outbox", "cancel", "1", "--why", "w", "--force"), "Cancelled 1 message.")
 }
 

@@ -76,9 +76,18 @@ func (m *Mover) refused(u unwrapped, err error) deadLetter {
 	}
 }
 
-// Strings from JSON are valid UTF-8, so only NUL characters must be checked.
+// maxIndexed is the longest text in bytes that PostgreSQL can always store in an index. The limit is
+// 2,704 bytes together with other columns.
+const maxIndexed = 2000
+
+// Strings from JSON are valid UTF-8, so only NUL characters and indexed texts must be checked.
 func storable(u unwrapped) bool {
-	return !hasNUL(u.msg.UUID) && !hasNUL(u.topic) && withoutNUL(u.msg.Metadata)
+	for _, text := range []string{u.msg.UUID, u.topic} {
+		if hasNUL(text) || len(text) > maxIndexed {
+			return false
+		}
+	}
+	return withoutNUL(u.msg.Metadata)
 }
 
 func withoutNUL(metadata map[string]string) bool {
@@ -94,7 +103,7 @@ func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
 
 func (m *Mover) asStored(r row, reason string, err error) deadLetter {
 	return deadLetter{
-		offset: r.offset, id: r.id, topic: m.config.ForwarderTopic, payload: r.payload, metadata: storedMetadata(r.metadata),
+		offset: r.offset, id: parkedrows.Clean(r.id, parkedrows.MaxName), topic: m.config.ForwarderTopic, payload: r.payload, metadata: storedMetadata(r.metadata),
 		reason: reason, text: explain(err),
 	}
 }

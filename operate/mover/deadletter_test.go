@@ -2,7 +2,9 @@ package mover_test
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -40,6 +42,25 @@ func deadLetters(t *testing.T, db *sql.DB) []deadLetter {
 	}
 	kit.OK(t, rows.Err())
 	return all
+}
+
+// Trap 22. A row whose id or topic does not fit into an index blocks nothing.
+func TestTrap22_IDThatNoIndexCanStoreBlocksNothing(t *testing.T) {
+	db := kit.PostgresAlone(t).DB
+	s := withDefaults(t, db)
+	random := make([]byte, 2000)
+	_, _ = rand.Read(random) // it cannot be compressed
+	long := hex.EncodeToString(random)
+	s.put(t, "t", message.NewMessage(long, nil), message.NewMessage("good1", nil))
+	s.put(t, long, message.NewMessage("m", nil))
+	s.put(t, "t", message.NewMessage("good2", nil))
+	moves(t, newMover(t, db, mover.Config{}), 4)
+	if got, want := outboxIDs(t, db), []string{"good1", "good2"}; !slices.Equal(got, want) {
+		t.Fatalf("outboxIDs are %q, want %q", got, want)
+	}
+	if dead := deadLetters(t, db); len(dead) != 2 || len(dead[0].id) > 255 || !strings.Contains(dead[0].payload, long) {
+		t.Errorf("dead letters: %+v", dead)
+	}
 }
 
 // Trap 22. A malformed first row becomes a dead letter, and the rows behind it are
