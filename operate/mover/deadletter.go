@@ -103,7 +103,8 @@ func hasNUL(s string) bool { return strings.IndexByte(s, 0) >= 0 }
 
 func (m *Mover) asStored(r row, reason string, err error) deadLetter {
 	return deadLetter{
-		offset: r.offset, id: parkedrows.Clean(r.id, parkedrows.MaxName), topic: m.config.ForwarderTopic, payload: r.payload, metadata: storedMetadata(r.metadata),
+		offset: r.offset, id: parkedrows.Clean(r.id, parkedrows.MaxName), topic: m.config.ForwarderTopic,
+		payload: r.payload, metadata: storedMetadata(r.metadata),
 		reason: reason, text: explain(err),
 	}
 }
