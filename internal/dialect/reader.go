@@ -121,7 +121,7 @@ func (r *Reader) readOnce(ctx context.Context, s Statement, args []any, read fun
 	} else {
 		err = readRows(ctx, conn, s.query, args, read)
 	}
-	if isReadOnly(err) { // of a query that locks rows
+	if isReadOnly(err) { // the query, or read, has found this out
 		leave(conn)
 	}
 	if err == nil && r.dialect.plans.old(began) {
