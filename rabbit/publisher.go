@@ -63,7 +63,8 @@ type Publisher struct {
 	down     error             // why there is no connection
 	alone    map[string]bool   // exchanges whose declaration made the broker close a connection
 
-	declarations int // number of declarations that run, of all connections
+	declarations int             // number of declarations that run, of all connections
+	late         map[string]bool // exchanges whose declaration has had no answer in time, so that a node was left
 
 	unreadySince time.Time // when it became impossible to send messages; zero while messages can be sent
 

@@ -49,8 +49,24 @@ func (s *session) declare(exchange string) error {
 		s.p.declarations++
 		go s.runDeclaration(d, exchange, s.p.alone[exchange])
 	}
-	refused, err := s.await(d)
-	return cmp.Or(err, refused)
+	refused, late := s.await(d)
+	if late != nil {
+		s.leaveFor(exchange, late)
+	}
+	return cmp.Or(late, refused)
+}
+
+// leaveFor changes to another node, if there is one, because this one may be cut off from the others.
+// It does so once until the exchange is declared: perhaps no node answers. p.mu must be locked.
+func (s *session) leaveFor(exchange string, late error) {
+	if !s.others || s.p.late[exchange] {
+		return
+	}
+	if s.p.late == nil {
+		s.p.late = make(map[string]bool)
+	}
+	s.p.late[exchange] = true
+	s.wire.Abort(late)
 }
 
 // await returns the error of d, or another error if DialTimeout has ended first. p.mu must be locked,
@@ -81,6 +97,7 @@ func (s *session) runDeclaration(d *declaration, exchange string, alone bool) {
 	switch {
 	case err == nil:
 		s.declared[exchange] = struct{}{}
+		delete(p.late, exchange)
 	case s.refuses(err):
 		d.err = err
 	case errors.Is(err, amqp091.ErrChannelMax): // wait, because a closed channel will be free soon
