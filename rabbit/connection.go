@@ -51,8 +51,8 @@ func (c *connection) requestWithin(ctx context.Context, limit time.Duration, f f
 	return f()
 }
 
-// longRequest calls f, which waits for a queue or for the broker's metadata store. There is no deadline,
-// because what is stuck there must not make other users of the connection lose it. Heartbeats detect
+// longRequest calls f, which waits for a queue or for the broker's metadata store. There is no
+// deadline: a stuck queue or store must not close the connection, which others use. Heartbeats detect
 // a broker that does not respond; without them, the deadline of request applies.
 func (c *connection) longRequest(f func() error) error {
 	if c.amqp.Config.Heartbeat == 0 {

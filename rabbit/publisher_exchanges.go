@@ -39,8 +39,8 @@ func (s *session) declare(exchange string) error {
 	d := s.declaring[exchange]
 	if d == nil && len(s.declaring) == int(s.amqp.Config.ChannelMax) {
 		for _, other := range s.declaring {
-			_, err := s.await(other)
-			return err
+			_, late := s.await(other)
+			return late
 		}
 	}
 	if d == nil {

@@ -267,6 +267,19 @@ func TestTrap105_UnknownExchangeTypeIsRefused(t *testing.T) {
 	}
 }
 
+// onlyItsTopicWaits publishes to bad, whose exchange cannot be declared for the reason, and to good.
+func onlyItsTopicWaits(t *testing.T, p *rabbit.Publisher, bad, good, reason string) {
+	t.Helper()
+	for range 3 {
+		err := p.Publish(bad, newMessage("m"))
+		mustBe(t, "unavailable", err)
+		if e, ok := errors.AsType[*rabbit.PublishError](err); !ok || !e.OneTopic() || !strings.Contains(e.Reason, reason) {
+			t.Errorf("got %v, want an outage of one topic: %s", err, reason)
+		}
+		mustBe(t, "confirmed", p.Publish(good, newMessage("m")))
+	}
+}
+
 // If such an exchange gets no connection of its own, the Publisher keeps its connection,
 // and its topic waits.
 func TestExchangeThatGetsNoConnectionLeavesOthersAlone(t *testing.T) {
@@ -283,14 +296,7 @@ func TestExchangeThatGetsNoConnectionLeavesOthersAlone(t *testing.T) {
 	before := h.said(connectedLine)
 
 	broker.Ctl(t, "set_vhost_limits", "--vhost", broker.VHost, `{"max-connections": 0}`)
-	for range 3 {
-		err := p.Publish(bad, newMessage("m"))
-		mustBe(t, "unavailable", err)
-		if e, ok := errors.AsType[*rabbit.PublishError](err); !ok || !e.OneTopic() {
-			t.Errorf("%v concerns all topics", err)
-		}
-		mustBe(t, "confirmed", p.Publish(good, newMessage("m")))
-	}
+	onlyItsTopicWaits(t, p, bad, good, "")
 	if n := h.said(connectedLine); n != before {
 		t.Errorf("connected %d more times: %q", n-before, h.all())
 	}
@@ -342,14 +348,7 @@ func declareWithoutAnswer(t *testing.T, uri string, nodes []string) {
 	config.TopologyBuilder = u
 	p := newPublisher(t, config, rabbit.PublisherConfig{Logger: h, DialTimeout: time.Second, Nodes: nodes})
 	connections := 1 + len(nodes)
-	for range 3 {
-		err := p.Publish(bad, newMessage("m"))
-		mustBe(t, "unavailable", err)
-		if e, ok := errors.AsType[*rabbit.PublishError](err); !ok || !e.OneTopic() || !strings.Contains(e.Reason, "no reply within 1s") {
-			t.Errorf("got %v, want an outage of one topic", err)
-		}
-		mustBe(t, "confirmed", p.Publish(good, newMessage("m")))
-	}
+	onlyItsTopicWaits(t, p, bad, good, "no reply within 1s")
 	close(u.answer)
 	eventually(t, "the exchange is declared", func() bool { return p.Publish(bad, newMessage("m")) == nil })
 	if n := h.said(connectedLine); n != connections {
@@ -400,14 +399,7 @@ func TestExchangeThatLosesItsConnectionLeavesOthersAlone(t *testing.T) {
 	mustBe(t, "refused", p.Publish(bad, newMessage("m")))
 	mustBe(t, "confirmed", p.Publish(good, newMessage("m")))
 	before := h.said(connectedLine)
-	for range 3 {
-		err := p.Publish(bad, newMessage("m"))
-		mustBe(t, "unavailable", err)
-		if e, ok := errors.AsType[*rabbit.PublishError](err); !ok || !e.OneTopic() {
-			t.Errorf("%v concerns all topics", err)
-		}
-		mustBe(t, "confirmed", p.Publish(good, newMessage("m")))
-	}
+	onlyItsTopicWaits(t, p, bad, good, "")
 	if n := h.said(connectedLine); n != before {
 		t.Errorf("connected %d more times: %q", n-before, h.all())
 	}

@@ -229,7 +229,8 @@ func TestExchangeWithAReservedNameIsRefused(t *testing.T) {
 }
 
 // If an exchange is already being declared, a second declaration waits for the first, but no longer
-// than DialTimeout after the beginning of the first. So it does if no channel is free.
+// than DialTimeout after the beginning of the first. If no channel is free, the declaration of another
+// exchange waits in the same way.
 func TestDeclarationWaitsForTheSameExchange(t *testing.T) {
 	t.Parallel()
 	for _, exchange := range []string{"x", "y"} {

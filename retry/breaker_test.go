@@ -358,7 +358,7 @@ func TestRowOfRemovedBreakerIsIgnored(t *testing.T) {
 	})
 }
 
-// Messages without ids are told apart by their payloads.
+// The breaker identifies a message without an id by its payload.
 func TestMessagesWithoutIDsOpenBreaker(t *testing.T) {
 	t.Parallel()
 	b, q := newBench(t, kit.Postgres(t), breaking), newQueue(1)

@@ -20,7 +20,7 @@ import (
 // A missing ack must not block Close without end, nor the end of the subscription's context, with
 // which Watermill's router ends. The message must not be lost, and no attempt may be counted.
 func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
-	for name, end := range map[string]func(t *testing.T, cancel context.CancelFunc, messages <-chan *message.Message){
+	for name, end := range map[string]ending{
 		"Close": func(*testing.T, context.CancelFunc, <-chan *message.Message) {},
 		"context": func(t *testing.T, cancel context.CancelFunc, messages <-chan *message.Message) {
 			cancel()
@@ -33,13 +33,16 @@ func TestCloseEndsWithoutAckAfterCloseTimeout(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
-				endWithoutAck(t, db, func(cancel context.CancelFunc, messages <-chan *message.Message) { end(t, cancel, messages) })
+				endWithoutAck(t, db, end)
 			})
 		})
 	}
 }
 
-func endWithoutAck(t *testing.T, db kit.Database, end func(cancel context.CancelFunc, messages <-chan *message.Message)) {
+// ending ends a subscription, before the subscriber is closed.
+type ending func(t *testing.T, cancel context.CancelFunc, messages <-chan *message.Message)
+
+func endWithoutAck(t *testing.T, db kit.Database, end ending) {
 	t.Helper()
 	b := newBench(t, db, func(c *retry.Config) {
 		c.CloseTimeout, c.Lease, c.Concurrency = 50*time.Millisecond, time.Minute, 2
@@ -53,7 +56,7 @@ func endWithoutAck(t *testing.T, db kit.Database, end func(cancel context.Cancel
 	received := <-messages
 	b.Eventually("the other message is claimed", func() bool { return b.Count(`once_parked WHERE token IS NOT NULL`) == 2 })
 
-	end(cancel, messages)
+	end(t, cancel, messages)
 	if err := sub.Close(); !errors.Is(err, retry.ErrGivenBack) {
 		t.Errorf("closed with %v", err)
 	}

@@ -39,8 +39,8 @@ func (d DialFunc) DialTimeout(network, address string, timeout time.Duration) (n
 	return d(ctx, network, address)
 }
 
-// RoundTrips counts the writes of the connections that are passed to its Dial. lib/pq and pgx write once for
-// each round trip.
+// RoundTrips counts the writes of the connections that are passed to its Dial. lib/pq and pgx write
+// once for each round trip.
 type RoundTrips struct{ atomic.Int64 }
 
 // Dial wraps a connection for [Dialer].
