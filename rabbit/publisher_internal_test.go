@@ -228,9 +228,8 @@ func TestExchangeWithAReservedNameIsRefused(t *testing.T) {
 	}
 }
 
-// If an exchange is already being declared, a second declaration waits for the first, but no longer
-// than DialTimeout after the beginning of the first. If no channel is free, the declaration of another
-// exchange waits in the same way.
+// A second declaration of an exchange waits for the first, for up to DialTimeout after its beginning.
+// The declaration of another exchange waits in the same way if no channel is free.
 func TestDeclarationWaitsForTheSameExchange(t *testing.T) {
 	t.Parallel()
 	for _, exchange := range []string{"x", "y"} {
