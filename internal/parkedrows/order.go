@@ -196,6 +196,7 @@ func (s *Store) parkEarly(
 			if err == nil {
 				stay, err = s.stay(ctx, tx, moved, []*Claim{claim})
 			}
+			failpoint.Hit("parked/park-early")
 			return err
 		})
 		return moved, stay, err

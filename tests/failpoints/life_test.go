@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -220,6 +221,11 @@ func (a *actor) write(ctx context.Context, hint func()) error {
 		return err
 	}
 	for n, id := range a.Writes {
+		if a.Versions && n == len(a.Writes)-1 {
+			if err := a.untilEarly(ctx, id, n); err != nil {
+				return err
+			}
+		}
 		err := box.InTx(ctx, a.db, func(tx *sql.Tx, events message.Publisher) error {
 			if err := a.bound(ctx, tx); err != nil {
 				return err
@@ -251,6 +257,14 @@ func (a *actor) write(ctx context.Context, hint func()) error {
 		}
 	}
 	return nil
+}
+
+// untilEarly waits until the other messages are parked because they are early, unless the message
+// with version 1 was committed before. Otherwise version 1 could be handled first, for example if
+// sending the others failed at first.
+func (a *actor) untilEarly(ctx context.Context, first string, others int) error {
+	return a.wait(ctx, `SELECT CASE WHEN EXISTS (SELECT 1 FROM orders WHERE id = $1) THEN `+strconv.Itoa(others)+`
+		ELSE (SELECT COUNT(*) FROM once_parked WHERE early_of IS NOT NULL) END`, first, others, 1)
 }
 
 // bound sets a timeout for a transaction of the service. If the process is stopped in

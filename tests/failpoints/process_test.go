@@ -52,7 +52,7 @@ func (p *process) end(t *testing.T) syscall.WaitStatus {
 	select {
 	case <-p.ended:
 	case <-time.After(patience):
-		_ = p.Process.Kill()
+		_ = p.Process.Signal(syscall.SIGQUIT) // it prints its goroutines, and ends
 		<-p.ended
 		t.Fatalf("the process did not end, it never reached %q: %s", p.point, &p.stderr)
 	}
