@@ -177,7 +177,6 @@ func (s *Store) parkEarly(
 				if err != nil {
 					return fmt.Errorf("park message until its turn: %w", err)
 				}
-				failpoint.Hit("parked/park-early")
 				return nil
 			})
 		})
@@ -196,7 +195,6 @@ func (s *Store) parkEarly(
 			if err == nil {
 				stay, err = s.stay(ctx, tx, moved, []*Claim{claim})
 			}
-			failpoint.Hit("parked/park-early")
 			return err
 		})
 		return moved, stay, err
@@ -215,6 +213,7 @@ func (s *Store) untilTurn(ctx context.Context, tx *sql.Tx, d *Delivery, turn cha
 	if err != nil {
 		return 0, fmt.Errorf("read the last version: %w", err)
 	}
+	failpoint.Hit("parked/park-early")
 	if last == noVersion {
 		n, err := dialect.Affected(tx.ExecContext(ctx, s.sql.unlockVersion, d.Consumer, turn.AggregateType, turn.AggregateID))
 		if err == nil && n == 0 {
