@@ -53,7 +53,7 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 		case err = <-failed:
 		}
 	}
-	err = errors.Join(err, s.stop(parts, server, consumed))
+	err = errors.Join(err, s.stop(parts, server, abandon, consumed))
 	running.Wait()
 	return err
 }
@@ -102,7 +102,7 @@ func (s *Service) awaitForwarder(ctx context.Context, failed <-chan error) error
 //
 // HTTP, the consumers and the forwarder may each take s.stopTimeout. Work that is not
 // finished after this time is rolled back, and repeated after the next start.
-func (s *Service) stop(ctx context.Context, server *http.Server, consumed <-chan struct{}) error {
+func (s *Service) stop(ctx context.Context, server *http.Server, abandon func(), consumed <-chan struct{}) error {
 	close(s.stopping)
 	ctx, cancel := context.WithTimeout(ctx, s.stopTimeout)
 	defer cancel()
@@ -112,21 +112,21 @@ func (s *Service) stop(ctx context.Context, server *http.Server, consumed <-chan
 	}
 	return errors.Join(err,
 		stopError("console", s.console.Close()),
-		stopError("consumers", s.stopConsumers(ctx, consumed)),
+		stopError("consumers", s.stopConsumers(abandon, consumed)),
 		stopError("forwarder", s.forwarder.Close()),
 		stopError("connections", s.Close()))
 }
 
-// stopConsumers closes the router if it runs. A router that has never run is not closed,
-// because Close would wait for handlers that never started.
-func (s *Service) stopConsumers(ctx context.Context, consumed <-chan struct{}) error {
+// stopConsumers closes the router if it runs. Close of a router that does not run yet would wait for
+// handlers that never start, so its start is abandoned.
+func (s *Service) stopConsumers(abandon func(), consumed <-chan struct{}) error {
 	select {
 	case <-s.router.Running():
 		return s.router.Close()
-	case <-consumed:
+	default:
+		abandon()
+		<-consumed
 		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

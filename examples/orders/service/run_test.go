@@ -1,9 +1,11 @@
 package service_test
 
 import (
+	"bufio"
 	"context"
 	"database/sql"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -92,6 +94,32 @@ func TestStopIsBounded(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	r.stop = func() error { return nil }
+}
+
+// A request that uses up the time of HTTP takes nothing from the consumers: they are closed.
+func TestStopDuringARequest(t *testing.T) {
+	t.Parallel()
+	database := postgres(t, testenv.Postgres(t))
+	for range 5 { // of two ways that were open, one closed the consumers
+		r := start(t, database, func(c *service.Config) { c.StopTimeout = 100 * time.Millisecond })
+		conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, err = io.WriteString(conn, "POST /orders HTTP/1.1\r\nHost: orders\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"+
+			"Content-Length: 1000\r\n\r\n")
+		if err == nil { // the answer comes when the service reads the body
+			_, err = bufio.NewReader(conn).ReadString('\n')
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.stop(); err == nil || !strings.Contains(err.Error(), "stop http") {
+			t.Errorf("error %v", err)
+		}
+		r.stop = func() error { return nil }
+	}
 }
 
 // The service does not run if its tables are missing. The error says what to do.
