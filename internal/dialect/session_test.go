@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/lib/pq"
 
@@ -119,11 +120,34 @@ func openWith(t *testing.T, name string) kit.Database {
 
 // Trap 27. A connection to a replica is closed. Otherwise the pool would use the
 // connection again, and every write would fail. With most drivers, BEGIN succeeds on a
-// replica, and only the first write fails.
+// replica, and only the first write fails. Nor does the connection stay in a pgxpool.
 func TestTrap27ConnectionToReplicaIsClosed(t *testing.T) {
-	db := kit.Postgres(t)
-	db.SetMaxOpenConns(1)
-	exec(t, db, `CREATE TABLE work (n integer)`)
+	shared := kit.Postgres(t)
+	exec(t, shared, `CREATE TABLE work (n integer)`)
+	config, err := pgxpool.ParseConfig(shared.DSN)
+	kit.OK(t, err)
+	config.MaxConns = 1
+	for name, open := range map[string]func(pool *pgxpool.Pool) *sql.DB{
+		"without a pgxpool":    func(*pgxpool.Pool) *sql.DB { return shared.DB },
+		"pgxpool":              func(pool *pgxpool.Pool) *sql.DB { return stdlib.OpenDBFromPool(pool) },
+		"pgxpool, with lazytx": func(pool *pgxpool.Pool) *sql.DB { return sql.OpenDB(lazytx.Connector(stdlib.GetPoolConnector(pool))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			pool, err := pgxpool.NewWithConfig(t.Context(), config)
+			kit.OK(t, err)
+			defer pool.Close()
+			db := open(pool)
+			if db != shared.DB {
+				defer db.Close()
+			}
+			db.SetMaxOpenConns(1)
+			closesConnectionToReplica(t, db)
+		})
+	}
+}
+
+func closesConnectionToReplica(t *testing.T, db *sql.DB) {
+	t.Helper()
 	connection := func() (n int) {
 		t.Helper()
 		kit.OK(t, db.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&n))
@@ -136,12 +160,12 @@ func TestTrap27ConnectionToReplicaIsClosed(t *testing.T) {
 		"25006": {`SET TRANSACTION READ ONLY; INSERT INTO work VALUES (1)`, false},
 		"42P01": {`INSERT INTO nowhere VALUES (1)`, true},
 	} {
-		d := newDialect(t, db)
+		d := kit.Dialect(t, schema.Config{})
 		for method, run := range map[string]func(context.Context, *sql.DB, func(tx *sql.Tx) error) error{
 			"Write": d.Write, "Read": d.Read, "InTx": d.InTx,
 		} {
 			before := connection()
-			err := run(t.Context(), db.DB, func(tx *sql.Tx) error {
+			err := run(t.Context(), db, func(tx *sql.Tx) error {
 				_, err := tx.ExecContext(t.Context(), c.query)
 				return err
 			})

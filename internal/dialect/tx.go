@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"reflect"
+	"time"
 
 	"github.com/watermill-once/once/internal/usercode"
 )
@@ -144,7 +146,35 @@ func runTx(
 
 // leave closes a connection to a server that has become a replica: every write on it would fail,
 // while the address may lead to the new primary.
-func leave(conn *sql.Conn) { _ = conn.Raw(func(any) error { return driver.ErrBadConn }) }
+func leave(conn *sql.Conn) {
+	_ = conn.Raw(func(conn any) error {
+		if lazy, ok := conn.(interface{ HangUp() }); ok { // package lazytx
+			lazy.HangUp()
+		} else {
+			HangUp(conn)
+		}
+		return driver.ErrBadConn
+	})
+}
+
+// HangUp closes a connection of pgx. If it comes from a pgxpool, database/sql would only return it to
+// this pool, which does not know that its server has become a replica. This package imports no
+// driver, so the method is called by its name. For other drivers, HangUp does nothing.
+func HangUp(conn any) {
+	method := reflect.ValueOf(conn).MethodByName("Conn")
+	if !method.IsValid() || method.Type().NumIn() != 0 || method.Type().NumOut() != 1 {
+		return
+	}
+	inner, ok := method.Call(nil)[0].Interface().(interface {
+		Close(ctx context.Context) error
+	})
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // it says goodbye to the server
+	defer cancel()
+	_ = inner.Close(ctx)
+}
 
 // Begin begins a transaction. ctx limits only the wait for a connection: a rollback at its end
 // could come during the commit, whose outcome would be unknown. Defer release, which rolls back

@@ -141,6 +141,9 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 // Idle reports whether no transaction is open, see [dialect.Ended].
 func (c *conn) Idle() bool { return c.begin == "" && dialect.Idle(c.postgres) }
 
+// HangUp closes the connection of pgx, see [dialect.HangUp].
+func (c *conn) HangUp() { dialect.HangUp(c.postgres) }
+
 // IsValid implements driver.Validator.
 func (c *conn) IsValid() bool { return c.valid() }
 
