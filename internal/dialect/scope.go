@@ -52,13 +52,16 @@ func (d Dialect) BeginScope(ctx context.Context, db *sql.DB, c *Check) (tx *sql.
 // session lacks a right, because a function of the user may have changed the role in an earlier
 // transaction, or if its server has become a replica.
 func Distrust(tx *sql.Tx, err error) {
-	if !denied(err) && !isReadOnly(err) {
+	if !Distrusted(err) {
 		return
 	}
 	if s, ok := scopes.Load(tx); ok {
 		s.(scope).closes.Store(true) //nolint:forcetypeassert // nothing else is stored
 	}
 }
+
+// Distrusted reports whether err means that a connection must not be used again, see [Distrust].
+func Distrusted(err error) bool { return denied(err) || isReadOnly(err) }
 
 // Ended returns ErrEnded if the driver of a transaction from [Dialect.BeginScope] says that none is
 // open any more. It needs no round trip. It does not notice that another one was begun, see

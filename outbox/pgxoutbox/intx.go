@@ -56,9 +56,11 @@ func (o *Outbox) InTx(
 	if err != nil {
 		session.rollBack()
 		_ = t.sent(err)
+		session.distrust(err)
 		return err
 	}
 	if err = t.commit(); err != nil {
+		session.distrust(err)
 		err = fmt.Errorf("pgxoutbox: %w", err)
 	}
 	if err == nil || errors.Is(err, outbox.ErrCommitUnknown) {
@@ -87,6 +89,18 @@ func (s *session) rollBack() {
 	if _, err := conn.Exec(ctx, "rollback"); err != nil {
 		_ = conn.Close(ctx)
 	}
+}
+
+// distrust closes the connection if its server has become a replica, or if the role of the session
+// lacks a right, because work may have changed the role in an earlier transaction. Every later
+// transaction of the connection would fail, too.
+func (s *session) distrust(err error) {
+	if s.conn == nil || !dialect.Distrusted(err) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), rollBackTimeout)
+	defer cancel()
+	_ = s.conn.Conn().Close(ctx)
 }
 
 // Values of pgconn.PgConn.TxStatus.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
+	"github.com/watermill-once/once/outbox/pgxoutbox"
 )
 
 // firsts contains functions that run the first statement of a transaction. Each returns the results
@@ -300,3 +301,27 @@ func (tr *tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tra
 }
 
 func (*tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// Trap 27. InTx closes a connection whose server has become a replica. Otherwise the pool would use it
+// again, and every write would fail.
+func TestInTxLeavesAReplica(t *testing.T) {
+	for name, work := range map[string]func(tx pgx.Tx, events message.Publisher) error{
+		"statement of the service": func(tx pgx.Tx, _ message.Publisher) error {
+			_, err := tx.Exec(t.Context(), `INSERT INTO orders (id) VALUES ('one')`)
+			return err
+		},
+		"event": func(_ pgx.Tx, events message.Publisher) error {
+			return events.Publish("orders", message.NewMessage("one", nil))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
+			_, err := b.pool.Exec(t.Context(), `SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY`) // like a replica
+			kit.OK(t, err)
+			if err := pgxoutbox.InTx(t.Context(), b.pool, work); err == nil || !strings.Contains(err.Error(), "read-only") {
+				t.Fatalf("got %v, want the error of a write on a replica", err)
+			}
+			kit.OK(t, pgxoutbox.InTx(t.Context(), b.pool, work))
+		})
+	}
+}
