@@ -63,6 +63,7 @@ func (a *attribution) clear(m *Message) {
 		return
 	}
 	m.candidate = false
+	a.ended(m) // its topic has stalled while it is in flight
 	if at, found := slices.BinarySearchFunc(a.candidates, m, byPosition); found {
 		a.candidates = slices.Delete(a.candidates, at, at+1)
 	}

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"time"
 
 	"github.com/watermill-once/once/internal/backoff"
@@ -9,7 +10,8 @@ import (
 const (
 	refillsAtOnce = 100
 
-	// While there are more key queues, no sweep and no lookahead begins.
+	// While there are more key queues, no sweep and no lookahead begins. Stalled topics add none
+	// from the half.
 	maxQueues = 20_000
 )
 
@@ -130,6 +132,9 @@ func (s *Scheduler) exclude(read *Read) {
 		}
 	}
 	read.Topics = s.topics.excludedNames()
+	if held := s.topics.heldNames(); held != nil {
+		read.Pauses.Topics = slices.Concat(read.Pauses.Topics, held)
+	}
 }
 
 // planRefill returns nil if no queue has requested a refill.
@@ -229,7 +234,7 @@ func (s *Scheduler) addRefill(read *Read, rows []*Message, at Reach) {
 	for _, refill := range read.refills {
 		if q := refill.queue; q.epoch == refill.epoch {
 			covered := at.Covered
-			if s.paused.held(q.key) {
+			if s.paused.held(q.key, covered) {
 				covered = Everything // all later messages of the key wait for the pause to end
 			}
 			s.buffer.refilled(q, covered)

@@ -273,20 +273,21 @@ func TestRefillAddsRowsOfUnchangedKeys(t *testing.T) {
 	s.buffer.low = 50
 	read := &Read{Refill: true}
 	queues := map[string]*keyQueue{}
-	for _, key := range []string{"kept", "changed", "held"} {
+	for _, key := range []string{"kept", "changed", "held", "held later"} {
 		q := &keyQueue{key: key, excluded: true, refillFrom: 30, refillWanted: true}
 		queues[key], s.buffer.queues[key] = q, q
 		read.refills = append(read.refills, queueEpoch{q, q.epoch})
 	}
 	queues["changed"].epoch++
 	s.paused.hold("held", 30)
+	s.paused.hold("held later", 70)
 	s.addRefill(read, []*Message{
 		{Position: 40, Key: "kept", Topic: "t"}, {Position: 41, Key: "changed", Topic: "t"}, {Position: 42, Key: "held", Topic: "t"},
 	}, Reach{Highest: 42, Covered: 60})
 	if len(s.buffer.messages) != 1 || s.buffer.messages[40] == nil || s.cursor.seen != 42 {
 		t.Errorf("in memory are %v, want only the row at 40; %d is seen", s.buffer.messages, s.cursor.seen)
 	}
-	if q := queues["kept"]; q.refillFrom != 50 || !q.refillWanted || len(s.buffer.refills) != 1 || s.buffer.queues["kept"] != q {
+	if q := queues["kept"]; q.refillFrom != 50 || !q.refillWanted || len(s.buffer.refills) != 2 || s.buffer.queues["kept"] != q {
 		t.Errorf("the rest of the key is not wanted: %+v", q)
 	}
 	if q := queues["changed"]; q.refillFrom != 30 || s.buffer.queues["changed"] != q {
@@ -294,6 +295,9 @@ func TestRefillAddsRowsOfUnchangedKeys(t *testing.T) {
 	}
 	if s.buffer.queues["held"] != nil {
 		t.Error("a key whose messages all wait for the end of a pause is still in memory")
+	}
+	if q := queues["held later"]; s.buffer.queues["held later"] != q || !q.excluded || !q.refillWanted {
+		t.Errorf("sweeps may overtake messages of a key that the refill has not reached: %+v", q)
 	}
 }
 

@@ -51,6 +51,8 @@ type Scheduler struct {
 	paused      paused
 	attribution attribution
 
+	holdFrom int // number of key queues from which stalled topics are held
+
 	sending       bool
 	inFlight      int
 	tickets       uint64
@@ -70,7 +72,7 @@ type Scheduler struct {
 
 // New returns a Scheduler that has no slots yet.
 func New(config Config) *Scheduler {
-	return &Scheduler{config: config, buffer: newBuffer(4 * max(config.Window, config.BatchSize))}
+	return &Scheduler{config: config, buffer: newBuffer(4 * max(config.Window, config.BatchSize)), holdFrom: maxQueues / 2}
 }
 
 // Step returns the work that can start now. Call it after each event, and at Commands.WakeAt.

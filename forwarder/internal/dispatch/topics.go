@@ -14,6 +14,10 @@ import (
 //
 // A topic also stalls if the publisher can send none of its messages, for example because it lacks
 // a right, and can send others.
+//
+// A key whose head is dropped keeps its queue, and sweeps leave out the key. If there are too many
+// queues, the topic is held until the broker answers: like the rows of a paused topic, its rows are
+// read without their contents, and heldKeys has their keys. The queues that it has are for trials.
 type topics struct {
 	active map[string]*topic // topics that were used recently, or have stalled
 	check  time.Time         // time of the next check for stalled topics
@@ -33,6 +37,7 @@ type topic struct {
 	stalls  int         // number of stalls since the last answer
 	resume  int64       // when the topic resumes, a sweep must read again from this position
 	queues  []*keyQueue // queues whose messages were dropped from memory
+	held    bool
 }
 
 // A topic is also excluded while a single message tests whether the broker answers again.
@@ -58,6 +63,16 @@ func (ts *topics) excludedNames() []string {
 	var names []string
 	for name, t := range ts.active {
 		if t.excluded() {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (ts *topics) heldNames() []string {
+	var names []string
+	for name, t := range ts.active {
+		if t.held {
 			names = append(names, name)
 		}
 	}
@@ -108,8 +123,10 @@ func (s *Scheduler) watchTopics(now time.Time) {
 		switch t := ts.active[name]; {
 		case t.idle(now):
 			delete(ts.active, name)
-		case t.stalled && t.inFlight == 0 && !now.Before(t.until):
+		case t.stalled && t.inFlight == 0 && !now.Before(t.until) && !t.held:
 			s.resume(t)
+		case t.held && t.inFlight == 0 && !now.Before(t.until):
+			s.tryHeld(t)
 		case !t.stalled && !t.since.IsZero() && now.Sub(t.since) >= s.config.StallTimeout:
 			s.stall(t, TopicStalled, errStalled, now)
 		}
@@ -185,6 +202,10 @@ func (s *Scheduler) stall(t *topic, kind NoticeKind, reason error, now time.Time
 
 func (s *Scheduler) resume(t *topic) {
 	t.stalled, t.since = false, time.Time{}
+	if t.held {
+		s.release(t)
+		return
+	}
 	s.rewind(t.resume)
 	for _, q := range t.queues {
 		if s.buffer.queues[q.key] == q {
@@ -194,11 +215,46 @@ func (s *Scheduler) resume(t *topic) {
 	t.queues = nil
 }
 
+// tryHeld reads a message of a held topic. The next call tries another key, if this one has none left.
+func (s *Scheduler) tryHeld(t *topic) {
+	t.stalled, t.since = false, time.Time{}
+	for len(t.queues) > 0 {
+		q := t.queues[0]
+		t.queues = t.queues[1:]
+		if s.buffer.queues[q.key] == q {
+			s.buffer.wantRefill(q)
+			return
+		}
+	}
+	s.release(t)
+}
+
+// release makes the next sweep, from the start of the outbox, read the rows of a held topic.
+func (s *Scheduler) release(t *topic) {
+	for _, q := range t.queues {
+		if s.buffer.queues[q.key] == q && q.head == nil {
+			q.epoch++
+			delete(s.buffer.queues, q.key)
+		}
+	}
+	t.held, t.queues = false, nil
+	s.Rescan()
+	s.reading.next = time.Time{}
+}
+
 // drop drops m until its topic resumes, with its whole key queue: the next messages of the key may
 // have other topics, and must not be sent first.
 func (s *Scheduler) drop(t *topic, m *Message) {
 	if m.queue != nil {
+		if len(s.buffer.queues) > s.holdFrom && len(t.queues) > 0 {
+			t.held = true
+			s.holdBack(m)
+			return
+		}
 		t.queues = append(t.queues, m.queue)
+		if t.held && len(t.queues) > maxQueues {
+			t.queues = t.queues[1:] // it may have been listed again
+		}
 		s.buffer.dropAll(m.queue)
 		return
 	}
@@ -244,30 +300,23 @@ func (p *paused) hold(key string, position int64) {
 	}
 }
 
-// Later messages of a held key wait for its paused one.
-func (p *paused) held(key string) bool {
+// held reports whether the messages of a key that are above position wait for a paused one.
+func (p *paused) held(key string, position int64) bool {
 	if p.heldKeys == nil {
 		return false
 	}
-	_, ok := p.heldKeys[maphash.String(p.seed, key)]
-	return ok
+	first, ok := p.heldKeys[maphash.String(p.seed, key)]
+	return ok && first <= position
 }
 
 // holds reports whether m must wait for an earlier, paused message of its key. If m blocks its key,
 // the other messages wait for m instead.
 func (p *paused) holds(m *Message) bool {
-	if p.heldKeys == nil || m.Key == "" || m.BlocksKey || m.Due {
-		return false
-	}
-	first, ok := p.heldKeys[maphash.String(p.seed, m.Key)]
-	return ok && first < m.Position
+	return m.Key != "" && !m.BlocksKey && !m.Due && p.held(m.Key, m.Position-1)
 }
 
 // keep returns the rows that can be sent now, and remembers the keys of paused rows.
 func (p *paused) keep(rows []*Message) []*Message {
-	if p.pauses.None() && p.heldKeys == nil {
-		return rows
-	}
 	for _, m := range rows {
 		if m.Paused {
 			p.hold(m.Key, m.Position)
@@ -287,7 +336,8 @@ func (s *Scheduler) setPauses(pauses Pauses) (changed bool) {
 	return true
 }
 
-// holdBack drops m, which was paused after it was read, and the later messages of its key.
+// holdBack drops m, which was paused after it was read, or whose topic is held, and the later messages
+// of its key.
 func (s *Scheduler) holdBack(m *Message) {
 	q := m.queue
 	if q == nil {

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -281,14 +282,14 @@ func TestChangedPausesAreFollowedByASweep(t *testing.T) {
 func TestMessagesWaitForAnEarlierPausedMessageOfTheirKey(t *testing.T) {
 	t.Parallel()
 	var p paused
-	if p.held("k") || p.holds(&Message{Position: 50, Key: "k"}) {
+	if p.held("k", 50) || p.holds(&Message{Position: 50, Key: "k"}) {
 		t.Fatal("a message waits, but nothing is paused")
 	}
 	for _, position := range []int64{30, 20, 40} {
 		p.hold("k", position)
 	}
 	p.hold("", 1)
-	if !p.held("k") || p.held("l") || p.held("") {
+	if !p.held("k", 20) || p.held("k", 19) || p.held("l", 50) || p.held("", 50) {
 		t.Error("the wrong keys are held")
 	}
 	for name, c := range map[string]struct {
@@ -307,5 +308,72 @@ func TestMessagesWaitForAnEarlierPausedMessageOfTheirKey(t *testing.T) {
 		if got := p.holds(&c.m); got != c.want {
 			t.Errorf("%s: holds is %t, want %t", name, got, c.want)
 		}
+	}
+}
+
+// If a stalled topic has too many keys, its rows are read like those of a paused topic, and sweeps go
+// on. It is tried with the queues that it has, one by one, and then with a sweep from the start.
+func TestStalledTopicWithManyKeysDoesNotStopSweeps(t *testing.T) {
+	t.Parallel()
+	s := fixed()
+	s.config.BatchSize, s.config.BufferBytes = 100, 1_000_000
+	s.buffer.limit = 400
+	s.reading.rescan = start.Add(time.Hour)
+	stuck := s.topics.get("stuck")
+	s.stall(stuck, TopicStalled, errStalled, start)
+	sweep := func() (r *Read) {
+		t.Helper()
+		s.reading.next = start
+		if r = s.planRead(start); r == nil || r.Refill {
+			t.Fatalf("got %+v, want a sweep", r)
+		}
+		return r
+	}
+	position := int64(0)
+	for !stuck.held {
+		read, rows := sweep(), []*Message{}
+		for range 100 {
+			position++
+			rows = append(rows, &Message{Position: position, Key: strconv.FormatInt(position, 10), Topic: "stuck"})
+		}
+		s.RowsRead(start, read, rows, Reach{Highest: position, Covered: position, Horizon: position, Ceiling: position})
+		if m := s.nextReady(); m != nil {
+			t.Fatalf("%d of the stalled topic is sent", m.Position)
+		}
+		if position > 2*maxQueues {
+			t.Fatal("the topic is not held")
+		}
+	}
+	if read := sweep(); !slices.Equal(read.Pauses.Topics, []string{"stuck"}) || len(read.Keys) != len(s.buffer.queues) {
+		t.Errorf("the sweep pauses %v, and leaves out %d of %d keys", read.Pauses.Topics, len(read.Keys), len(s.buffer.queues))
+	} else {
+		paused := &Message{Position: position + 1, Key: "k", Topic: "stuck", Paused: true}
+		s.RowsRead(start, read, []*Message{paused, {Position: position + 2, Key: "k", Topic: "free"}, {Position: position + 3, Topic: "free"}},
+			Reach{Highest: position + 3, Covered: Everything, Horizon: position, Ceiling: position})
+	}
+	if m := s.nextReady(); m == nil || m.Position != position+3 || s.nextReady() != nil {
+		t.Errorf("got %+v, want only the message of the other topic without a key", m)
+	}
+
+	now := start.Add(time.Minute)
+	for want := range 3 {
+		s.topics.check = now
+		s.watchTopics(now)
+		if len(s.buffer.refills) != want+1 || stuck.stalled || !stuck.held {
+			t.Fatalf("%d refills, stalled %t, held %t; want one more refill in each trial", len(s.buffer.refills), stuck.stalled, stuck.held)
+		}
+	}
+	stuck.queues = nil
+	s.topics.check = now
+	s.watchTopics(now)
+	if stuck.held || !s.reading.rescan.IsZero() {
+		t.Error("a topic without queues to try is not read from the start")
+	}
+
+	stuck.held, stuck.queues = true, []*keyQueue{s.buffer.queues["1"]}
+	s.reading.rescan = start.Add(time.Hour)
+	s.topicAnswers(stuck, now)
+	if stuck.held || stuck.stalls != 0 || !s.reading.rescan.IsZero() || s.buffer.queues["1"] != nil {
+		t.Error("after an answer, the topic is not read from the start")
 	}
 }

@@ -154,6 +154,7 @@ func (w *world) restart() {
 		config.Policy = w.plant.policy
 	}
 	w.s = New(config)
+	w.s.holdFrom = pick(w.rng, 2, w.s.holdFrom)
 	w.closed = false
 	w.grant(w.leased())
 }
