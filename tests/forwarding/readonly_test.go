@@ -97,8 +97,9 @@ func nothingIsSentFromAReadOnlyServer(t *testing.T, driver string, pooled bool) 
 
 		f.exec(`ALTER SYSTEM SET default_transaction_read_only = on`)
 		f.exec(`SELECT pg_reload_conf()`)
-		f.eventually("the primary is read-only", func() bool {
-			return kit.One[string](t, openDB(t, primary.DSN("postgres")), `SHOW default_transaction_read_only`) == "on"
+		f.eventually("every transaction on the primary is read-only", func() bool { // those that have begun before are not
+			return kit.One[bool](t, openDB(t, primary.DSN("postgres")), `SELECT current_setting('default_transaction_read_only') = 'on'
+				AND NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND xact_start <= pg_conf_load_time())`)
 		})
 		nothing(fmt.Sprintf("a read-only primary, read %s", reads), func() bool { return true })
 		f.exec(`ALTER SYSTEM RESET default_transaction_read_only`)
