@@ -87,8 +87,7 @@ func (l *loop) processConfirms(now time.Time) {
 		sent := !errors.Is(r.err, errNotSent)
 		outcome, decision := Unavailable, dispatch.NotSent
 		if sent {
-			outcome, r.err = l.classify(r.err)
-			decision = outcome.forScheduler(r.err)
+			outcome, decision, r.err = l.classify(r.err)
 		}
 		if !l.scheduler.Published(now, r.Publish, decision, r.err) {
 			continue // the publisher has already reported the result of this publish
@@ -103,16 +102,21 @@ func (l *loop) processConfirms(now time.Time) {
 }
 
 // classify returns Unknown and the panic if Config.Classify or a method of err panics.
-func (l *loop) classify(err error) (outcome Outcome, cause error) {
+func (l *loop) classify(err error) (outcome Outcome, decision dispatch.Outcome, cause error) {
 	if err == nil {
-		return Confirmed, nil
+		return Confirmed, dispatch.Confirmed, nil
 	}
-	failed := usercode.Run(func() error { outcome = l.config.Classify(err); return nil })
+	failed := usercode.Run(func() error { // the methods of err are code of the user, too
+		outcome = l.config.Classify(err)
+		decision = outcome.forScheduler(err)
+		return nil
+	})
 	if failed != nil {
 		// Not wrapped, so that the message can count as refused, see cannotRefuse.
-		return Unknown, errors.New("forwarder: Config.Classify failed: " + failed.Error() + ", for the error: " + err.Error())
+		err = errors.New("forwarder: Config.Classify failed: " + failed.Error() + ", for the error: " + err.Error())
+		return Unknown, Unknown.forScheduler(err), err
 	}
-	return outcome, err
+	return outcome, decision, err
 }
 
 // begin starts the span of a publish if msg contains a sampled trace, and makes it the parent in

@@ -346,10 +346,10 @@ func TestClassifyIsNotCalledForConfirms(t *testing.T) {
 	t.Parallel()
 	l, _ := idle()
 	l.config.Classify = func(error) Outcome { return Refused }
-	if got, _ := l.classify(nil); got != Confirmed {
+	if got, _, _ := l.classify(nil); got != Confirmed {
 		t.Errorf("outcome is %v, want %v", got, Confirmed)
 	}
-	if got, _ := l.classify(errors.New("refused")); got != Refused {
+	if got, _, _ := l.classify(errors.New("refused")); got != Refused {
 		t.Errorf("outcome of an error is %v, want %v", got, Refused)
 	}
 }

@@ -318,6 +318,12 @@ type hostile struct{}
 func (h hostile) Error() string { panic(h) }
 func (h hostile) Refused() bool { panic(h) }
 
+// hostileToTopics is an error of which only the last method that the forwarder calls panics.
+type hostileToTopics struct{ error }
+
+func (hostileToTopics) Unavailable() bool { return true }
+func (hostileToTopics) OneTopic() bool    { panic(hostile{}) }
+
 // Traps 108 and 109. A panic of the publisher, of a method of its error, of Backoff or
 // of Classify, and a publisher that ends its goroutine, must stop neither the forwarder
 // nor other messages.
@@ -333,6 +339,8 @@ func TestTrap109_PublisherThatPanicsOrEndsItsGoroutineStopsNothing(t *testing.T)
 				runtime.Goexit()
 			case d.id == "hostile":
 				return hostile{}
+			case d.id == "hostile to topics":
+				return hostileToTopics{errors.New("unavailable")}
 			case d.id == "refused":
 				return unclassified{}
 			}
@@ -348,7 +356,7 @@ func TestTrap109_PublisherThatPanicsOrEndsItsGoroutineStopsNothing(t *testing.T)
 			return forwarder.Classify(err)
 		}
 		start(t, db, b, c)
-		ids := []string{"panics", "exits", "hostile", "good"}
+		ids := []string{"panics", "exits", "hostile", "hostile to topics", "good"}
 		put(t, db, config, "t", msg("refused", ""))
 		for _, id := range ids {
 			put(t, db, config, "t", msg(id, ""))

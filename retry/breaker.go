@@ -68,8 +68,8 @@ func (b Breaker) validate(policy Policy) error {
 	if b.Failures < 0 {
 		errs = append(errs, fmt.Errorf("Breaker.Failures is %d: negative", b.Failures))
 	}
-	if b.MaxWait < 0 {
-		errs = append(errs, fmt.Errorf("Breaker.MaxWait is %v: negative", b.MaxWait))
+	if b.MaxWait < minWait {
+		errs = append(errs, fmt.Errorf("Breaker.MaxWait is %v: less than %v", b.MaxWait, minWait))
 	}
 	if policy.Delayed == 0 {
 		errs = append(errs, errors.New("Breaker is set, but Policy.Delayed is negative: "+
@@ -78,8 +78,12 @@ func (b Breaker) validate(policy Policy) error {
 	return errors.Join(errs...)
 }
 
-// firstWait is the time until the first probe.
-const firstWait = time.Second
+const (
+	firstWait = time.Second // time until the first probe
+
+	// minWait is the least MaxWait: 60, without a unit, would mean a loop of probes.
+	minWait = 10 * time.Millisecond
+)
 
 // wait returns the time until the next probe, after a number of failed probes. after is the time
 // that the service has asked for, or 0.

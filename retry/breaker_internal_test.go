@@ -247,7 +247,8 @@ func TestWrongBreakerIsRefused(t *testing.T) {
 	t.Parallel()
 	for want, config := range map[string]Config{
 		"Breaker.Failures is -1: negative":                     {Breaker: &Breaker{Failures: -1}},
-		"Breaker.MaxWait is -1ns: negative":                    {Breaker: &Breaker{MaxWait: -1}},
+		"Breaker.MaxWait is -1ns: less than 10ms":              {Breaker: &Breaker{MaxWait: -1}},
+		"Breaker.MaxWait is 60ns: less than 10ms":              {Breaker: &Breaker{MaxWait: 60}},
 		"Breaker is set, but Policy.Delayed is negative: mess": {Breaker: &Breaker{}, Policy: Policy{Delayed: -1}},
 	} {
 		if err := config.withDefaults().validate(); err == nil || !strings.Contains(err.Error(), want) {
