@@ -134,6 +134,20 @@ func TestConsumerStaysRegisteredAfterItsSubscription(t *testing.T) {
 	})
 }
 
+// Operators see the limit of the configuration, as with a broker.
+func TestConsumerIsRegisteredWithItsLimit(t *testing.T) {
+	t.Parallel()
+	kit.EachDatabase(t, func(t *testing.T, db kit.Database) {
+		transport, config := newTransport(t, db)
+		retries, err := retry.New(db.DB, retry.Config{Schema: config, Limits: retry.Limits{PerSecond: 20, Burst: 3}})
+		kit.OK(t, err)
+		sub := retries.Subscriber("payments", transport.Subscriber())
+		kit.OK(t, kit.Err(sub.Subscribe(t.Context(), topic)))
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_consumer_instances WHERE per_second = 20 AND burst = 3`)
+		kit.OK(t, sub.Close())
+	})
+}
+
 func TestPublishAndSubscribeFailAfterClose(t *testing.T) {
 	t.Parallel()
 	transport, _ := newTransport(t, kit.SQLite(t))

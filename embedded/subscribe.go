@@ -76,7 +76,7 @@ func (t *Transport) register(ctx context.Context, topic string, to parkedrows.Su
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	_, err := t.store.Register(bounded, parkedrows.Consumer{
-		Consumer: to.Consumer, Topic: topic, Embedded: true, KeyOrder: to.KeyOrder, Owner: to.Owner,
+		Consumer: to.Consumer, Topic: topic, Embedded: true, KeyOrder: to.KeyOrder, Owner: to.Owner, Limit: to.Limit,
 	})
 	switch {
 	case err == nil:

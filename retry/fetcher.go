@@ -125,6 +125,7 @@ func (f *fetcher) subscription() parkedrows.Subscription {
 		Consumer: f.consumer,
 		KeyOrder: f.config.KeyOrder != Unordered,
 		Owner:    f.owner,
+		Limit:    f.config.Limits.row(),
 		Wake:     f.wakeUp,
 		Store: func(stored parkedrows.Stored) {
 			if !f.subscribed { // later subscriptions, after a pause, have the same settings

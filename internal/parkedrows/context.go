@@ -232,6 +232,9 @@ type Subscription struct {
 	// Owner is for people who look at the table.
 	Owner string
 
+	// Limit is the limit in the configuration of the consumer.
+	Limit Limit
+
 	Wake func()
 
 	// Store must be called in Subscribe by a transport whose messages all come from the table
