@@ -118,7 +118,12 @@ func TestSentAndDeadRowsHaveLabels(t *testing.T) {
 		dead.UUID = "dead"
 		put(t, db, config, "t", labelled, msg("bare", ""))
 		put(t, db, config, "bad", dead)
+		escaped := msg("escaped", "")
+		outbox.SetTenant(escaped, "acme")
+		escaped.Metadata["path"] = `C:\UDF\u0000.txt`
+		put(t, db, config, "t", escaped)
 		odd := []string{
+			`{"once_tenant_id":"acme","path":"\\\u0000"}`,
 			`{"once_tenant_id":"a\u0000b"}`, `{"once_tenant_id":"\ud83d"}`, `{"once_tenant_id":"\u00e9"}`, `["once_tenant_id"]`, `null`, `"x"`,
 			`{"once_tenant_id":{"a":1}}`,
 		}
@@ -140,8 +145,9 @@ func TestSentAndDeadRowsHaveLabels(t *testing.T) {
 		want := `it's <"acme">|order|` + strings.Repeat("ü", 255) + `|placed|cause`
 		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_sent`+labels, "labelled", want)
 		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_sent`+labels, "bare", "||||")
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_sent`+labels, "escaped", "acme||||")
 		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_dead`+labels, "dead", want)
-		kit.WantNumber(t, db, len(odd)+3, `SELECT (SELECT COUNT(*) FROM once_outbox_sent) + (SELECT COUNT(*) FROM once_outbox_dead)`)
+		kit.WantNumber(t, db, len(odd)+4, `SELECT (SELECT COUNT(*) FROM once_outbox_sent) + (SELECT COUNT(*) FROM once_outbox_dead)`)
 		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_sent WHERE tenant = 'é'`)
 	})
 }

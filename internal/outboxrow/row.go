@@ -55,9 +55,13 @@ func Labels(d dialect.Dialect) (values, join string) {
 		return values, ""
 	}
 	return values, ` LEFT JOIN LATERAL json_to_record(CASE WHEN json_typeof(o.metadata) = 'object'
-		AND (strpos(CAST(o.metadata AS text), '\u') = 0 OR CAST(o.metadata AS text) !~* '\\u(0000|d[89a-f])')
+		AND (strpos(CAST(o.metadata AS text), '\u') = 0 OR CAST(o.metadata AS text) !~* '` + unreadable + `')
 		THEN o.metadata END) AS l(` + strings.Join(columns, ", ") + `) ON true `
 }
+
+// unreadable matches JSON escapes that PostgreSQL does not convert to text. A backslash after an odd
+// number of others begins no escape, as in the path C:\\UDF.
+const unreadable = `(^|[^\\])(\\\\)*\\u(0000|d[89a-f])`
 
 // MetadataField returns an SQL expression for the value of a metadata key of row o, or NULL. For
 // invalid metadata see [Labels].
@@ -66,7 +70,7 @@ func MetadataField(d dialect.Dialect, key string) string {
 	if d.SQLite() {
 		return `CASE WHEN json_valid(o.metadata) THEN ` + field + ` END`
 	}
-	return `CASE WHEN strpos(CAST(o.metadata AS text), '\u') = 0 OR CAST(o.metadata AS text) !~* '\\u(0000|d[89a-f])' THEN ` + field + ` END`
+	return `CASE WHEN strpos(CAST(o.metadata AS text), '\u') = 0 OR CAST(o.metadata AS text) !~* '` + unreadable + `' THEN ` + field + ` END`
 }
 
 // DecodeMetadata returns the metadata of a row, or an error if text is not a JSON object of
