@@ -1,7 +1,9 @@
 package forwarder_test
 
 import (
+	"crypto/rand"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"regexp"
@@ -149,6 +151,31 @@ func TestSentAndDeadRowsHaveLabels(t *testing.T) {
 		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_dead`+labels, "dead", want)
 		kit.WantNumber(t, db, len(odd)+4, `SELECT (SELECT COUNT(*) FROM once_outbox_sent) + (SELECT COUNT(*) FROM once_outbox_dead)`)
 		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_sent WHERE tenant = 'é'`)
+	})
+}
+
+// An id that package outbox never writes can be too long for the indexes of the sent log and of the dead
+// letters. These then contain its beginning.
+func TestIDThatNoIndexCanStore(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		random := make([]byte, 4000) // PostgreSQL cannot compress it
+		_, _ = rand.Read(random)
+		id := hex.EncodeToString(random)
+		for _, topic := range []string{"t", "bad"} {
+			exec(t, db, `INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ($1, $2, 0, '', '{}')`, id, topic)
+		}
+		put(t, db, config, "t", msg("good", ""))
+		b := newBroker().answering(func(d delivery) error {
+			if d.topic == "bad" {
+				return hopeless{errors.New("no")}
+			}
+			return nil
+		})
+		start(t, db, b, keeping(config))
+		drained(t, db)
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_sent WHERE substr($1, 1, 500) = substr(message_id, 1, 500)`, id)
+		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_dead WHERE substr($1, 1, 500) = substr(message_id, 1, 500)`, id)
 	})
 }
 

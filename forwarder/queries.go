@@ -2,6 +2,7 @@ package forwarder
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/outboxrow"
@@ -115,7 +116,7 @@ func newQueries(d dialect.Dialect) queries { //nolint:funlen // SQL stands toget
 		copyDead: d.SQL(`
 			INSERT INTO {outbox_dead} (position, message_id, topic, ordering_key, payload, metadata, created_at,
 			                           attempts, last_error, reason, fingerprint, unknown, ` + outboxrow.LabelColumns + `)
-			SELECT o.position, o.message_id, o.topic, o.ordering_key, o.payload, o.metadata, o.created_at,
+			SELECT o.position, ` + outboxrow.MessageID(d) + `, o.topic, o.ordering_key, o.payload, o.metadata, o.created_at,
 			       CASE WHEN o.attempts < 2147483647 THEN o.attempts + 1 ELSE o.attempts END, $3, $4, $7, o.unknown OR $5, ` + labels + `
 			FROM {outbox} AS o` + join + `
 			WHERE o.position = $1 AND o.message_id = $2 AND ` + owned("$6")),
@@ -206,7 +207,8 @@ func removeLogged(d dialect.Dialect, condition string) string {
 func logSent(d dialect.Dialect, from string) string {
 	labels, _ := outboxrow.Labels(d)
 	return d.SQL(`INSERT INTO {outbox_sent} (` + loggedColumns + `, ` + outboxrow.LabelColumns + `)
-		SELECT ` + loggedColumns + `, ` + labels + ` FROM ` + from + ` ORDER BY position`)
+		SELECT ` + strings.Replace(loggedColumns, "message_id", outboxrow.MessageID(d), 1) + `, ` + labels + `
+		FROM ` + from + ` ORDER BY position`)
 }
 
 // If the key is already blocked, the message with the lower position is its head.

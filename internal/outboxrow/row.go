@@ -59,6 +59,15 @@ func Labels(d dialect.Dialect) (values, join string) {
 		THEN o.metadata END) AS l(` + strings.Join(columns, ", ") + `) ON true `
 }
 
+// MessageID returns an SQL expression for the id of row o, shortened if an index of PostgreSQL could not
+// store it. Package outbox never writes such ids.
+func MessageID(d dialect.Dialect) string {
+	if d.SQLite() {
+		return `o.message_id`
+	}
+	return `CASE WHEN octet_length(o.message_id) > 2000 THEN left(o.message_id, 500) ELSE o.message_id END`
+}
+
 // unreadable matches JSON escapes that PostgreSQL does not convert to text. A backslash after an odd
 // number of others begins no escape, as in the path C:\\UDF.
 const unreadable = `(^|[^\\])(\\\\)*\\u(0000|d[89a-f])`

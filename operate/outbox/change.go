@@ -180,7 +180,7 @@ func (m *Messages) bury(ctx context.Context, tx *sql.Tx, act operate.Act, chosen
 		// recorded the outcome, even if the broker has refused it since.
 		{"outbox_dead", `INSERT INTO {outbox_dead} (position, message_id, topic, ordering_key, payload, metadata, created_at,
 		                             attempts, last_error, reason, fingerprint, unknown, ` + outboxrow.LabelColumns + `)
-		  SELECT o.position, o.message_id, o.topic, o.ordering_key, o.payload, o.metadata, o.created_at, o.attempts,
+		  SELECT o.position, ` + outboxrow.MessageID(d) + `, o.topic, o.ordering_key, o.payload, o.metadata, o.created_at, o.attempts,
 		         CASE WHEN o.last_error IS NULL THEN $2 ELSE $2 || '; last error: ' || o.last_error END,
 		         '` + outboxrow.DeadCancelled + `', $3, o.unknown OR o.failing_since IS NOT NULL OR NOT ` + notYet + `, ` + labels + `
 		  FROM {outbox} AS o` + join + ` WHERE o.position {among $1 bigint} ORDER BY o.position`, []any{d.List(ids), text, group}},

@@ -112,7 +112,8 @@ func (s *Scheduler) Settled(now time.Time, batch *Settlement, result Settled) {
 	if result.Confirmed {
 		s.removed(now, batch.Confirmed, result)
 	} else {
-		st.waiting.Confirmed = append(batch.Confirmed, st.waiting.Confirmed...)
+		// At the end, like the others: a row that can never be removed must not stop later ones.
+		st.waiting.Confirmed = append(st.waiting.Confirmed, batch.Confirmed...)
 	}
 	for i, d := range batch.Deaths {
 		if i < result.Deaths {
