@@ -263,10 +263,13 @@ func (b *tab) visit(page string) {
 	b.until(page+" is loaded", `document.documentElement.classList.contains("js")`)
 }
 
-// follow clicks the link of the list row that contains text.
+// follow clicks the link of the list row that contains text, and waits until the browser has left the
+// list, which also has buttons such as "Discard selected".
 func (b *tab) follow(text string) {
 	b.Helper()
+	eval[bool](b, `window.list = true`)
 	b.press("the row "+text, fmt.Sprintf(`[...document.querySelectorAll("a.row")].find((e) => e.innerText.includes(%q))`, text))
+	b.until("the page of "+text, `!window.list`)
 }
 
 // choose selects the row of a message.

@@ -20,6 +20,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/lib/pq"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/watermill-once/once/embedded"
@@ -112,7 +113,7 @@ func (l life) live() error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	db, err := sql.Open(l.Dialect, l.DSN)
+	db, err := l.open()
 	if err != nil {
 		return err
 	}
@@ -175,6 +176,17 @@ func (l life) live() error {
 	start(a.operate)
 	running.Wait()
 	return errors.Join(errs...)
+}
+
+func (l life) open() (*sql.DB, error) {
+	if l.Dialect != "postgres" {
+		return sql.Open(l.Dialect, l.DSN)
+	}
+	connector, err := pq.NewConnector(l.DSN)
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(kit.Patient(connector)), nil // other tests may have all connections of the server
 }
 
 // exchanges returns the configuration of the publisher and the subscriber.

@@ -203,6 +203,9 @@ var Drivers = map[string]func(dsn string) (*sql.DB, error){
 // tests that run at the same time share the server's connections.
 type patient struct{ driver.Connector }
 
+// Patient makes connections of c wait while the server has none left.
+func Patient(c driver.Connector) driver.Connector { return patient{c} }
+
 // Connect repeats a failed attempt for up to a minute.
 func (p patient) Connect(ctx context.Context) (driver.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)

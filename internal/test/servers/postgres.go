@@ -31,7 +31,7 @@ type PostgresConfig struct {
 	BinDir string
 
 	// Settings are lines of postgresql.conf, for example "max_connections=20". By default,
-	// max_connections is 200, and all other settings have PostgreSQL's defaults.
+	// max_connections is 500, and all other settings have PostgreSQL's defaults.
 	Settings []string
 
 	// Patience is how long the start may take. Defaults to 3 minutes.
@@ -203,7 +203,7 @@ func (p *Postgres) start(ctx context.Context) error {
 		fmt.Sprintf("port=%d", p.port),
 		"unix_socket_directories=",        // none, because the path of a socket must be short
 		"dynamic_shared_memory_type=mmap", // files in the data directory, so none are left after a server was killed
-		"max_connections=200",
+		"max_connections=500",
 	}, p.config.Settings) {
 		args = append(args, "-c", setting)
 	}
