@@ -112,8 +112,7 @@ func (s *Scheduler) Settled(now time.Time, batch *Settlement, result Settled) {
 	if result.Confirmed {
 		s.removed(now, batch.Confirmed, result)
 	} else {
-		// At the end, like the others: a row that can never be removed must not stop later ones.
-		st.waiting.Confirmed = append(st.waiting.Confirmed, batch.Confirmed...)
+		st.waiting.Confirmed = append(batch.Confirmed, st.waiting.Confirmed...)
 	}
 	for i, d := range batch.Deaths {
 		if i < result.Deaths {
