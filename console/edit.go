@@ -159,7 +159,7 @@ func (c *Console) newEdited(form url.Values, body *editPage) (e edited) {
 	unix := func(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
 	body.Hex, body.Keep, body.Why = form.Get("as") == viewHex, form.Get("keep") != "", form.Get("why")
 	body.Payload, body.Metadata = unix(form.Get("payload")), unix(form.Get("metadata"))
-	if exact := form.Get("exact"); exact != "" || form.Has("confirmed") {
+	if exact := form.Get("exact"); form.Has("exact") {
 		payload, err := base64.StdEncoding.DecodeString(exact)
 		if err != nil {
 			e.problem = errors.New("the form is damaged: edit the entry again")
@@ -213,6 +213,9 @@ func (c *Console) postEdit(w http.ResponseWriter, r *http.Request) error {
 	old, actor, err := c.editable(r, id)
 	if err != nil {
 		return err
+	}
+	if r.PostForm.Has("confirmed") && !r.PostForm.Has("exact") { // the new payload would be empty
+		return inputError{errors.New("\"confirmed\" needs \"exact\": send the new payload in base64, or \"\" for an empty one")}
 	}
 	body := editPage{Entry: old}
 	change := c.newEdited(r.PostForm, &body)

@@ -171,6 +171,12 @@ func TestAnEditIsCheckedBeforeItIsStored(t *testing.T) {
 		form.Set("exact", exact)
 		b.answers(http.StatusBadRequest, http.MethodPost, "edit", form)
 	}
+	form.Del("exact")
+	a := b.do(http.MethodPost, "edit", form)
+	if a.StatusCode != http.StatusBadRequest {
+		t.Errorf("without exact: a.StatusCode is %d, want %d", a.StatusCode, http.StatusBadRequest)
+	}
+	says(t, a.text, html.EscapeString(`"confirmed" needs "exact"`))
 	if got := b.Audits(); len(got) != 0 {
 		t.Errorf("b.Audits are %q, want none", got)
 	}
