@@ -158,6 +158,7 @@ func idList(ids []int64) string {
 
 type act struct {
 	all, yes bool
+	noRate   bool // --rate has no effect on messages that are named by ID
 }
 
 // For the audit log.
@@ -173,6 +174,8 @@ func (a *app) addActFlags(cmd *cobra.Command, to *act) {
 	flags.StringVar(&a.settings.why, "why", "", "the reason, for the audit log")
 }
 
+const noEffect = "--%s has no effect on messages that you name by ID: leave it out, or select the messages with filters"
+
 func (to *act) selected(cmd *cobra.Command, args, conditions []string) ([]int64, error) {
 	ids, err := parseIDs(args)
 	if err != nil {
@@ -186,6 +189,10 @@ func (to *act) selected(cmd *cobra.Command, args, conditions []string) ([]int64,
 		return nil, usagef("--all selects everything: leave it out, or leave out the filters")
 	case len(ids) == 0 && !filtered && !to.all:
 		return nil, usagef("say which messages: give IDs, filters such as --%s, or --all", conditions[0])
+	case len(ids) > 0 && cmd.Flags().Changed("limit"):
+		return nil, usagef(noEffect, "limit")
+	case len(ids) > 0 && to.noRate && cmd.Flags().Changed("rate"):
+		return nil, usagef(noEffect, "rate")
 	}
 	return ids, nil
 }

@@ -51,7 +51,7 @@ func (a *app) outboxChangeCommand(
 }
 
 func (a *app) outboxRetryCommand() *cobra.Command {
-	var c outboxChange
+	c := outboxChange{act: act{noRate: true}}
 	cmd := a.outboxChangeCommand("retry", &c, false, func(ctx context.Context, m *outbox.Messages, who operate.Act, ids []int64) error {
 		switch {
 		case c.filter.State == outbox.Due || c.filter.State == outbox.Blocked:
