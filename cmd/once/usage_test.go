@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -279,6 +280,12 @@ func TestHide(t *testing.T) {
 		if got := a.hide(text); got != want {
 			t.Errorf("%q became %q, want %q", text, got, want)
 		}
+	}
+}
+
+func TestIDsAreDistinct(t *testing.T) {
+	if ids, err := parseIDs([]string{"18", "17", "018", "17"}); err != nil || !slices.Equal(ids, []int64{18, 17}) {
+		t.Errorf("IDs %v, %v", ids, err)
 	}
 }
 
