@@ -144,7 +144,7 @@ func (a *app) changed(ctx context.Context, verb string, c *outboxChange, change 
 	p.end()
 	return a.done(ctx, verb, changeJSON{
 		Matched: report.Changed + len(report.Skipped), Changed: report.Changed, Skipped: report.Skipped, forced: c.plan.Force,
-	}, "run the command again for the others", err)
+	}, "run the command again for the others", missing(c.filter.IDs, report.Changed+len(report.Skipped), err))
 }
 
 type pausedJSON struct {
