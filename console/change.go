@@ -90,7 +90,10 @@ func newPlan(form url.Values, a act) (p operate.Plan, err error) {
 		has  bool
 		to   *bool
 	}{{"force", a.Force != "", &p.Force}, {"stop", a.HasPlan, &p.StopOnFailure}} {
-		if *field.to = form.Get(field.name) != ""; *field.to && !field.has {
+		if *field.to, err = isOn(form, field.name); err != nil {
+			return p, err
+		}
+		if *field.to && !field.has {
 			return p, a.without(field.name)
 		}
 	}

@@ -171,6 +171,12 @@ func TestAnEditIsCheckedBeforeItIsStored(t *testing.T) {
 		form.Set("exact", exact)
 		b.answers(http.StatusBadRequest, http.MethodPost, "edit", form)
 	}
+	form.Set("exact", "e30=")
+	for value, status := range map[string]int{"false": http.StatusOK, "no": http.StatusBadRequest} { // false only compares
+		form.Set("confirmed", value)
+		b.answers(status, http.MethodPost, "edit", form)
+	}
+	form.Set("confirmed", "1")
 	form.Del("exact")
 	a := b.do(http.MethodPost, "edit", form)
 	if a.StatusCode != http.StatusBadRequest {

@@ -456,21 +456,6 @@ func TestPlanOfAChange(t *testing.T) {
 	}
 }
 
-// At most mostIDs messages are selected one by one.
-func TestSelectionHasALimitedNumberOfIDs(t *testing.T) {
-	ids := make([]string, mostIDs)
-	for n := range ids {
-		ids[n] = fmt.Sprint(n + 1)
-	}
-	if s, err := newSelection(url.Values{"id": ids}); err != nil || len(s.IDs) != mostIDs {
-		t.Errorf("%d IDs, %v; want %d", len(s.IDs), err, mostIDs)
-	}
-	one := slices.Concat(ids, []string{"1"})
-	if _, err := newSelection(url.Values{"id": one}); err == nil || !strings.Contains(err.Error(), "501 messages are selected") {
-		t.Errorf("one more: %v", err)
-	}
-}
-
 // A browser would not send a longer name back in a URL.
 func TestLongNamesAreNotLinked(t *testing.T) {
 	name := strings.Repeat("k", longestLinked)
