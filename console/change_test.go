@@ -59,6 +59,22 @@ func TestEachChangeIsMadeAndAudited(t *testing.T) {
 	})
 }
 
+// An operator can hold the breaker of a consumer open, so that it does not resume the consumer.
+func TestPauseReplacesOpenBreaker(t *testing.T) {
+	b := quickBench(t, nil)
+	b.seed()
+	b.Exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why, probe_at)
+		SELECT topic, consumer, 'breaker', '5 of 5', registered_at FROM once_consumers WHERE consumer = 'mail'`)
+	page := unescape(b.get("consumers").text)
+	says(t, page, "consumer=mail&do=pause-consumer", "consumer=mail&do=resume-consumer")
+	hides(t, page, "consumer=shipping&do=pause-consumer") // an operator has paused it
+	says(t, b.change("do=pause-consumer&consumer=mail", "until noon").text, "1 of 1")
+	if got := b.Count("once_consumer_pauses WHERE consumer = 'mail' AND actor = 'ann' AND probe_at IS NULL"); got != 1 {
+		t.Errorf("%d pauses of ann, want 1", got)
+	}
+	says(t, b.get("change?do=pause-consumer&consumer=mail").text, "Nothing.")
+}
+
 // sharedBench returns the bench of a database, which is filled at the first call.
 func sharedBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()

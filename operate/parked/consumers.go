@@ -158,7 +158,7 @@ func (m *Messages) names(ctx context.Context, tx *sql.Tx) (all []Consumer, err e
 			limit            ConsumerLimit
 		)
 		err := scan(&c.Name, &c.Topic, &c.Embedded, &c.KeyOrder, &c.Program, &c.Handler, &registered, &seen, &since, &pause.Actor, &pause.Why,
-			&limit.PerSecond, &limit.Burst, &limit.Actor, &limit.Why, &limited, &limit.Used)
+			&pause.Breaker, &limit.PerSecond, &limit.Burst, &limit.Actor, &limit.Why, &limited, &limit.Used)
 		if limit.PerSecond > 0 || limit.Used > 0 {
 			limit.Since = rows.Time(limited)
 			c.Limit = &limit
@@ -256,6 +256,7 @@ var namesQuery = `WITH RECURSIVE ` +
 	walk("quarantined", isQuarantined) + `
 	SELECT k.consumer, k.topic, COALESCE(c.embedded, 1 = 0), COALESCE(c.key_order, 1 = 0), COALESCE(c.program, ''), COALESCE(c.handler, ''),
 	       {millis c.registered_at}, {millis c.seen_at}, {millis s.paused_at}, COALESCE(s.actor, ''), COALESCE(s.why, ''),
+	       s.probe_at IS NOT NULL,
 	       COALESCE(l.per_second, 0), COALESCE(l.burst, 0), COALESCE(l.actor, ''), COALESCE(l.why, ''), {millis l.set_at},
 	       CASE WHEN l.given_since >= {after -20000} THEN l.given * 1000.0 / ({clock} - {millis l.given_since} + 1) ELSE 0 END
 	FROM (SELECT consumer, topic

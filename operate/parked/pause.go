@@ -22,6 +22,10 @@ type Pause struct {
 
 	// Since is the time of the pause, by the database's clock.
 	Since time.Time
+
+	// Breaker reports whether a breaker has begun the pause, and ends it when a message succeeds, see
+	// retry.Breaker. PauseConsumer makes it a pause of the operator.
+	Breaker bool
 }
 
 // ErrNotPaused means that the consumer is not paused.
@@ -29,8 +33,8 @@ var ErrNotPaused = errors.New("the consumer is not paused")
 
 // PauseConsumer stops all instances of a consumer from starting to handle messages, until
 // [Messages.ResumeConsumer]. If topic is "", it pauses the consumer for each of its
-// topics. It returns the topics whose pause begins with this call. Topics that were
-// already paused are left out, and keep their reason. Act.Why is required.
+// topics. It returns the topics whose pause begins with this call. Topics that an
+// operator had already paused are left out, and keep their reason. Act.Why is required.
 //
 // Each instance sees the pause within a second, and an instance that starts later sees it
 // when it subscribes. Handlers that run finish, with their immediate retries. No attempt

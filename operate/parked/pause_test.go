@@ -147,7 +147,7 @@ func TestPauseReplacesOpenBreaker(t *testing.T) {
 				SELECT topic, consumer, 'breaker', '5 of 5', registered_at, 3, 'host/1', 'ab' FROM once_consumers`)
 		}
 		open()
-		if c := b.consumers()[0]; c.Pause == nil || c.Pause.Actor != "breaker" {
+		if c := b.consumers()[0]; c.Pause == nil || c.Pause.Actor != "breaker" || !c.Pause.Breaker {
 			t.Errorf("consumer %+v, want a pause of the breaker", c)
 		}
 		if topics, err := b.messages.PauseConsumer(t.Context(), ann, "payments", ""); err != nil || len(topics) != 1 {
@@ -155,6 +155,9 @@ func TestPauseReplacesOpenBreaker(t *testing.T) {
 		}
 		if n := b.Number(`SELECT COUNT(*) FROM once_consumer_pauses WHERE actor = 'ann' AND probe_at IS NULL AND probes = 0`); n != 1 {
 			t.Error("the row is still that of the breaker")
+		}
+		if c := b.consumers()[0]; c.Pause == nil || c.Pause.Breaker {
+			t.Errorf("consumer %+v, want a pause of ann", c)
 		}
 		if topics, err := b.messages.PauseConsumer(t.Context(), ann, "payments", ""); err != nil || len(topics) != 0 {
 			t.Errorf("paused %q again: %v", topics, err)
