@@ -113,6 +113,29 @@ func TestPauseOfUnknownConsumerListsTheKnownOnes(t *testing.T) {
 	})
 }
 
+// A list of consumers has at most 1,000 that are registered. The others can be paused, too.
+func TestPauseOfOneAmongManyConsumers(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(b *bench) {
+		b.Exec(`WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1000)
+			INSERT INTO once_consumers (topic, consumer) SELECT 'a', 'c' || n FROM numbers`)
+		b.known("payments", "orders")
+		b.known("payments", "refunds")
+		for _, c := range []struct {
+			topic string
+			want  []string
+		}{{"refunds", []string{"refunds"}}, {"", []string{"orders"}}} { // the other one is paused already
+			if topics, err := b.messages.PauseConsumer(t.Context(), ann, "payments", c.topic); err != nil || !slices.Equal(topics, c.want) {
+				t.Errorf("topic %q: paused %q, %v", c.topic, topics, err)
+			}
+		}
+		_, err := b.messages.PauseConsumer(t.Context(), ann, "pay\xff\x00ments", "")
+		if !errors.Is(err, parked.ErrConsumerNotFound) || !strings.Contains(err.Error(), "and 982 more") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
 func TestPauseNeedsActorAndReason(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(b *bench) {
