@@ -82,23 +82,42 @@ func (c *Console) request(r *http.Request, form url.Values) (a act, s selection,
 	return a, s, p, actor, err
 }
 
+// A value that the act does not have is an error: without it, the change may be another than the
+// caller expects.
 func newPlan(form url.Values, a act) (p operate.Plan, err error) {
-	p.Force = a.Force != "" && form.Get("force") != ""
-	p.StopOnFailure = a.HasPlan && form.Get("stop") != ""
+	for _, field := range []struct {
+		name string
+		has  bool
+		to   *bool
+	}{{"force", a.Force != "", &p.Force}, {"stop", a.HasPlan, &p.StopOnFailure}} {
+		if *field.to, err = isOn(form, field.name); err != nil {
+			return p, err
+		}
+		if *field.to && !field.has {
+			return p, a.without(field.name)
+		}
+	}
 	for _, field := range []struct {
 		name string
 		has  bool
 		to   *int
 	}{{"rate", a.HasRate, &p.Rate}, {"canary", a.HasPlan, &p.Canary}, {"window", a.HasPlan, &p.Window}} {
 		text := form.Get(field.name)
-		if text == "" || !field.has {
+		if text == "" {
 			continue
+		}
+		if !field.has {
+			return p, a.without(field.name)
 		}
 		if *field.to, err = strconv.Atoi(text); err != nil || *field.to < 0 || *field.to > 1_000_000 {
 			return p, inputError{fmt.Errorf("%s %q is not a number from 0 to 1,000,000", field.name, text)}
 		}
 	}
 	return p, nil
+}
+
+func (a act) without(name string) error {
+	return inputError{fmt.Errorf("%q is no value of %q: leave it out", name, a.Name)}
 }
 
 func (c *Console) getChange(w http.ResponseWriter, r *http.Request) error {

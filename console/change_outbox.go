@@ -143,11 +143,9 @@ func (c *Console) releaseKey() act {
 			if s.Key == "" {
 				return p, inputError{fmt.Errorf("key is empty: enter the ordering key")}
 			}
-			page, err := c.letters.List(ctx, operate.Filter{OrderingKey: s.Key})
-			for _, l := range page.Rows {
-				if l.BlocksKey {
-					p.Total = 1
-				}
+			keys, err := c.outbox.BlockedKeys(ctx, outbox.KeyFilter{OrderingKey: s.Key})
+			if len(keys) == 1 && keys[0].Dead {
+				p.Total = 1
 			}
 			return p, err
 		},

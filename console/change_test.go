@@ -59,6 +59,38 @@ func TestEachChangeIsMadeAndAudited(t *testing.T) {
 	})
 }
 
+// An operator can hold the breaker of a consumer open, so that it does not resume the consumer.
+func TestPauseReplacesOpenBreaker(t *testing.T) {
+	b := quickBench(t, nil)
+	b.seed()
+	b.Exec(`INSERT INTO once_consumer_pauses (topic, consumer, actor, why, probe_at)
+		SELECT topic, consumer, 'breaker', '5 of 5', registered_at FROM once_consumers WHERE consumer = 'mail'`)
+	page := unescape(b.get("consumers").text)
+	says(t, page, "consumer=mail&do=pause-consumer", "consumer=mail&do=resume-consumer")
+	hides(t, page, "consumer=shipping&do=pause-consumer") // an operator has paused it
+	says(t, b.change("do=pause-consumer&consumer=mail", "until noon").text, "1 of 1")
+	if got := b.Count("once_consumer_pauses WHERE consumer = 'mail' AND actor = 'ann' AND probe_at IS NULL"); got != 1 {
+		t.Errorf("%d pauses of ann, want 1", got)
+	}
+	says(t, b.get("change?do=pause-consumer&consumer=mail").text, "Nothing.")
+}
+
+// Many earlier letters of a key do not hide the one that blocks it.
+func TestReleaseFindsTheBlockedKeyBehindManyLetters(t *testing.T) {
+	b := quickBench(t, nil)
+	b.Exec(`WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 101)
+		INSERT INTO once_outbox_dead (position, message_id, topic, ordering_key, payload, metadata, created_at, attempts, last_error,
+			reason, unknown)
+		SELECT n, 'm' || n, 'orders.placed', 'k', '', '{}', 0, 1, 'e', 'exhausted', 0 FROM numbers`)
+	b.Exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason)
+		VALUES ('k', 101, 101, 'dead'), ('r', 7, 7, 'refused')`)
+	says(t, b.change("do=release&key=k", "the order was void").text, "1 of 1")
+	if got := b.Count("once_blocked_keys WHERE ordering_key = 'k' AND reason = 'dead'"); got != 0 {
+		t.Error("the key is still blocked")
+	}
+	says(t, b.get("change?do=release&key=r").text, "Nothing.") // no dead letter blocks it
+}
+
 // sharedBench returns the bench of a database, which is filled at the first call.
 func sharedBench(t *testing.T, db kit.Database) *bench {
 	t.Helper()

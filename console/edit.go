@@ -157,9 +157,9 @@ type edited struct {
 func (c *Console) newEdited(form url.Values, body *editPage) (e edited) {
 	// A browser sends every line end as CRLF. A payload with CR is edited in hexadecimal.
 	unix := func(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
-	body.Hex, body.Keep, body.Why = form.Get("as") == viewHex, form.Get("keep") != "", form.Get("why")
+	body.Hex, body.Why = form.Get("as") == viewHex, form.Get("why")
 	body.Payload, body.Metadata = unix(form.Get("payload")), unix(form.Get("metadata"))
-	if exact := form.Get("exact"); exact != "" || form.Has("confirmed") {
+	if exact := form.Get("exact"); form.Has("exact") {
 		payload, err := base64.StdEncoding.DecodeString(exact)
 		if err != nil {
 			e.problem = errors.New("the form is damaged: edit the entry again")
@@ -215,6 +215,15 @@ func (c *Console) postEdit(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	body := editPage{Entry: old}
+	var confirmed, back bool
+	for name, to := range map[string]*bool{"keep": &body.Keep, "confirmed": &confirmed, "back": &back} {
+		if *to, err = isOn(r.PostForm, name); err != nil {
+			return err
+		}
+	}
+	if confirmed && !r.PostForm.Has("exact") { // the new payload would be empty
+		return inputError{errors.New("\"confirmed\" needs \"exact\": send the new payload in base64, or \"\" for an empty one")}
+	}
 	change := c.newEdited(r.PostForm, &body)
 	why, noReason := newWhy(r.PostForm)
 	change.problem = errors.Join(change.problem, noReason)
@@ -224,8 +233,8 @@ func (c *Console) postEdit(w http.ResponseWriter, r *http.Request) error {
 		})
 		return nil
 	}
-	if !r.PostForm.Has("confirmed") || r.PostForm.Has("back") {
-		if !r.PostForm.Has("back") {
+	if !confirmed || back {
+		if !back {
 			body.review(old, change)
 		}
 		return c.showEdit(w, r, body)

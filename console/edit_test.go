@@ -171,6 +171,18 @@ func TestAnEditIsCheckedBeforeItIsStored(t *testing.T) {
 		form.Set("exact", exact)
 		b.answers(http.StatusBadRequest, http.MethodPost, "edit", form)
 	}
+	form.Set("exact", "e30=")
+	for value, status := range map[string]int{"false": http.StatusOK, "no": http.StatusBadRequest} { // false only compares
+		form.Set("confirmed", value)
+		b.answers(status, http.MethodPost, "edit", form)
+	}
+	form.Set("confirmed", "1")
+	form.Del("exact")
+	a := b.do(http.MethodPost, "edit", form)
+	if a.StatusCode != http.StatusBadRequest {
+		t.Errorf("without exact: a.StatusCode is %d, want %d", a.StatusCode, http.StatusBadRequest)
+	}
+	says(t, a.text, html.EscapeString(`"confirmed" needs "exact"`))
 	if got := b.Audits(); len(got) != 0 {
 		t.Errorf("b.Audits are %q, want none", got)
 	}

@@ -118,7 +118,7 @@ func (c *Console) value(e endpoint, name string) object {
 	case name == "metadata":
 		return object{"type": "object", "additionalProperties": object{"type": "string"}}
 	case name == "exact":
-		return object{"type": "string", "contentEncoding": "base64", "description": "the new payload"}
+		return object{"type": "string", "contentEncoding": "base64", "description": "the new payload; needed with \"confirmed\""}
 	case name == "why":
 		return object{"type": "string", "maxLength": longestWhy, "description": "the reason, for the audit log"}
 	case name == "limit" && e.Name == "change":

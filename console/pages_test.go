@@ -179,6 +179,7 @@ func TestAMistakeInTheURLIsNamed(t *testing.T) {
 		"change?do=discard":                              {http.StatusBadRequest, "nothing is selected"},
 		"change?do=discard&all=1&topic=x":                {http.StatusBadRequest, "selects everything"},
 		"change?do=retry&state=blocked":                  {http.StatusBadRequest, "state is &#34;blocked&#34;"},
+		"trace?message=m&causes=no":                      {http.StatusBadRequest, "causes is &#34;no&#34;"},
 		"change?do=replay&all=1&canary=many":             {http.StatusBadRequest, "canary &#34;many&#34;"},
 		"parked?state=due":                               {http.StatusBadRequest, "state is &#34;due&#34;, but must be one of waiting, held"},
 		"parked-message?id=99999":                        {http.StatusNotFound, "not here any more"},

@@ -141,7 +141,7 @@ func (c *Console) pauseConsumer() act {
 		One: "topic of the consumer", Many: "topics of the consumer", filters: []string{"consumer", "topic"},
 		Warning: "No instance starts a message of this consumer until somebody resumes it. Handlers that run finish. " +
 			"New messages stay in the broker, and parked and replayed messages stay in the table. No attempts are counted.",
-		preview: c.previewPause(false),
+		preview: c.previewPause(func(p *parked.Pause) bool { return p == nil || p.Breaker }),
 		run: func(ctx context.Context, who operate.Act, s selection, _ operate.Plan, _ func(report)) (report, error) {
 			topics, err := c.parked.PauseConsumer(ctx, who, s.Consumer, s.Topic)
 			return report{Total: s.Limit, Done: len(topics)}, err
@@ -155,7 +155,7 @@ func (c *Console) resumeConsumer() act {
 		One: "topic of the consumer", Many: "topics of the consumer", filters: []string{"consumer", "topic"},
 		Warning: "All instances handle the messages of this consumer again, within a second. " +
 			"The waiting messages are handled as fast as the instances can.",
-		preview: c.previewPause(true),
+		preview: c.previewPause(func(p *parked.Pause) bool { return p != nil }),
 		run: func(ctx context.Context, who operate.Act, s selection, _ operate.Plan, _ func(report)) (report, error) {
 			topics, err := c.parked.ResumeConsumer(ctx, who, s.Consumer, s.Topic)
 			return report{Total: s.Limit, Done: len(topics)}, err
@@ -163,14 +163,15 @@ func (c *Console) resumeConsumer() act {
 	}
 }
 
-func (c *Console) previewPause(paused bool) func(context.Context, selection, operate.Plan) (preview, error) {
+// previewPause counts topics. changes reports whether the act changes a topic with this pause, or nil.
+func (c *Console) previewPause(changes func(*parked.Pause) bool) func(context.Context, selection, operate.Plan) (preview, error) {
 	return func(ctx context.Context, s selection, _ operate.Plan) (p preview, err error) {
 		if s.Consumer == "" {
 			return p, inputError{errors.New("consumer is empty: select the consumer")}
 		}
 		all, err := c.parked.Consumers(ctx)
 		for _, consumer := range all {
-			if consumer.Name == s.Consumer && (s.Topic == "" || s.Topic == consumer.Topic) && (consumer.Pause != nil) == paused {
+			if consumer.Name == s.Consumer && (s.Topic == "" || s.Topic == consumer.Topic) && changes(consumer.Pause) {
 				p.Total++
 			}
 		}

@@ -50,7 +50,9 @@ func newSelection(query url.Values) (s selection, err error) {
 			return s, err
 		}
 	}
-	s.All = query.Get("all") != ""
+	if s.All, err = isOn(query, "all"); err != nil {
+		return s, err
+	}
 	for _, id := range query["id"] {
 		n, err := strconv.ParseInt(id, 10, 64)
 		if err != nil || n <= 0 {
@@ -195,6 +197,20 @@ func formValue(query url.Values, name string) (string, error) {
 		return "", inputError{fmt.Errorf("%q contains characters that no message can contain", name)}
 	}
 	return values[0], nil
+}
+
+// isOn returns the value of a switch. Text that only looks like "off" must not mean "on".
+func isOn(query url.Values, name string) (bool, error) {
+	switch text, err := formValue(query, name); {
+	case err != nil:
+		return false, err
+	case slices.Contains([]string{"", "0", "false"}, text):
+		return false, nil
+	case slices.Contains([]string{"1", "true", "on"}, text):
+		return true, nil
+	default:
+		return false, inputError{fmt.Errorf("%s is %q, but must be true or false", name, text)}
+	}
 }
 
 // Change returns the page on which a person confirms the change of all messages in the selection.

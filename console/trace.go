@@ -36,11 +36,14 @@ const maxTraced = 50
 
 func (c *Console) getTrace(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	body := tracePage{Causes: query.Get("causes") != ""}
+	causes, err := isOn(query, "causes")
+	if err != nil {
+		return err
+	}
+	body := tracePage{Causes: causes}
 	for name, to := range map[string]*string{
 		"message": &body.Message, "type": &body.AggregateType, "aggregate": &body.Aggregate, "tenant": &body.Tenant,
 	} {
-		var err error
 		if *to, err = formValue(query, name); err != nil {
 			return err
 		}

@@ -411,41 +411,48 @@ func TestAbortedResponseIsNotCompleted(t *testing.T) {
 	t.Error("it returns")
 }
 
-// A plan has only the parts that its change can have, and each number has a limit.
+// A plan can have only the parts that its change has, and each number has a limit.
 func TestPlanOfAChange(t *testing.T) {
 	form := url.Values{"stop": {"1"}, "force": {"1"}, "rate": {"1000000"}, "canary": {"5"}, "window": {"6"}}
-	for name, c := range map[string]struct {
-		act  act
-		want operate.Plan
+	for _, c := range []struct {
+		act   act
+		parts []string
+		want  operate.Plan
 	}{
-		"neither": {act{}, operate.Plan{}},
-		"a rate":  {act{HasRate: true, Force: "yes"}, operate.Plan{Rate: 1_000_000, Force: true}},
-		"a plan":  {act{HasRate: true, HasPlan: true}, operate.Plan{Rate: 1_000_000, Canary: 5, Window: 6, StopOnFailure: true}},
+		{act{Name: "neither"}, nil, operate.Plan{}},
+		{act{Name: "rate", HasRate: true, Force: "yes"}, []string{"rate", "force"}, operate.Plan{Rate: 1_000_000, Force: true}},
+		{
+			act{Name: "plan", HasRate: true, HasPlan: true},
+			[]string{"rate", "canary", "window", "stop"},
+			operate.Plan{Rate: 1_000_000, Canary: 5, Window: 6, StopOnFailure: true},
+		},
 	} {
-		if p, err := newPlan(form, c.act); err != nil || !reflect.DeepEqual(p, c.want) {
-			t.Errorf("%s: the plan is %+v, %v; want %+v", name, p, err, c.want)
+		has := url.Values{}
+		for _, name := range c.parts {
+			has[name] = form[name]
+		}
+		if p, err := newPlan(has, c.act); err != nil || !reflect.DeepEqual(p, c.want) {
+			t.Errorf("%s: the plan is %+v, %v; want %+v", c.act.Name, p, err, c.want)
+		}
+		for name, value := range form {
+			if slices.Contains(c.parts, name) {
+				continue
+			}
+			want := fmt.Sprintf("%q is no value of %q", name, c.act.Name)
+			if _, err := newPlan(url.Values{name: value}, c.act); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %s", err, want)
+			}
+			if _, err := newPlan(url.Values{name: {""}}, c.act); err != nil { // as from an empty field
+				t.Error(err)
+			}
 		}
 	}
+	form = url.Values{}
 	for _, text := range []string{"1000001", "-1", "x"} {
 		form.Set("rate", text)
 		if _, err := newPlan(form, act{HasRate: true}); err == nil || !strings.Contains(err.Error(), "not a number from 0 to 1,000,000") {
 			t.Errorf("rate %s: %v", text, err)
 		}
-	}
-}
-
-// At most mostIDs messages are selected one by one.
-func TestSelectionHasALimitedNumberOfIDs(t *testing.T) {
-	ids := make([]string, mostIDs)
-	for n := range ids {
-		ids[n] = fmt.Sprint(n + 1)
-	}
-	if s, err := newSelection(url.Values{"id": ids}); err != nil || len(s.IDs) != mostIDs {
-		t.Errorf("%d IDs, %v; want %d", len(s.IDs), err, mostIDs)
-	}
-	one := slices.Concat(ids, []string{"1"})
-	if _, err := newSelection(url.Values{"id": one}); err == nil || !strings.Contains(err.Error(), "501 messages are selected") {
-		t.Errorf("one more: %v", err)
 	}
 }
 

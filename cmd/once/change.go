@@ -82,10 +82,13 @@ func (a *app) replay(ctx context.Context, ids []int64, planned, yes bool, r repl
 		}
 		return a.dryRun("replay", groups)
 	}
-	return a.replayMatching(ctx, r.matching)
+	return a.replayMatching(ctx, ids, r.matching)
 }
 
-func (a *app) replayMatching(ctx context.Context, run func(progress func(operate.Report)) (operate.Replay, error)) error {
+// ids are those of the command, if it has some.
+func (a *app) replayMatching(
+	ctx context.Context, ids []int64, run func(progress func(operate.Report)) (operate.Replay, error),
+) error {
 	p := a.progress()
 	report, err := run(func(r operate.Report) {
 		p.line(fmt.Sprintf("%d of %d replayed", r.Changed, r.Total))
@@ -100,7 +103,15 @@ func (a *app) replayMatching(ctx context.Context, run func(progress func(operate
 	}
 	return a.done(ctx, "Replayed", changeJSON{
 		Matched: report.Total, Changed: report.Changed, Skipped: report.Skipped, ReplayID: report.ID,
-	}, again, err)
+	}, again, missing(ids, report.Changed+len(report.Skipped), err))
+}
+
+// missing adds what the functions for filters do not report: that some of the ids do not exist.
+func missing(ids []int64, found int, err error) error {
+	if err == nil && found < len(ids) {
+		err = fmt.Errorf("%d of %s: %w", len(ids)-found, counted(len(ids), "message", "messages"), operate.ErrNotFound)
+	}
+	return err
 }
 
 func (a *app) dryRun(verb string, groups []groupJSON) error {
@@ -131,7 +142,7 @@ func (a *app) done(ctx context.Context, verb string, change changeJSON, howToCon
 		text += fmt.Sprintf(" %s skipped (%s): %s.",
 			counted(len(change.Skipped), "message was", "messages were"), idList(change.Skipped), reason)
 	}
-	if err == nil || change.Changed > 0 {
+	if err == nil || change.Changed+len(change.Skipped) > 0 {
 		if err := a.print(change, text+"\n"); err != nil {
 			return err
 		}
@@ -158,6 +169,7 @@ func idList(ids []int64) string {
 
 type act struct {
 	all, yes bool
+	noRate   bool // --rate has no effect on messages that are named by ID
 }
 
 // For the audit log.
@@ -173,6 +185,8 @@ func (a *app) addActFlags(cmd *cobra.Command, to *act) {
 	flags.StringVar(&a.settings.why, "why", "", "the reason, for the audit log")
 }
 
+const noEffect = "--%s has no effect on messages that you name by ID: leave it out, or select the messages with filters"
+
 func (to *act) selected(cmd *cobra.Command, args, conditions []string) ([]int64, error) {
 	ids, err := parseIDs(args)
 	if err != nil {
@@ -186,6 +200,10 @@ func (to *act) selected(cmd *cobra.Command, args, conditions []string) ([]int64,
 		return nil, usagef("--all selects everything: leave it out, or leave out the filters")
 	case len(ids) == 0 && !filtered && !to.all:
 		return nil, usagef("say which messages: give IDs, filters such as --%s, or --all", conditions[0])
+	case len(ids) > 0 && cmd.Flags().Changed("limit"):
+		return nil, usagef(noEffect, "limit")
+	case len(ids) > 0 && to.noRate && cmd.Flags().Changed("rate"):
+		return nil, usagef(noEffect, "rate")
 	}
 	return ids, nil
 }

@@ -51,7 +51,7 @@ func (a *app) outboxChangeCommand(
 }
 
 func (a *app) outboxRetryCommand() *cobra.Command {
-	var c outboxChange
+	c := outboxChange{act: act{noRate: true}}
 	cmd := a.outboxChangeCommand("retry", &c, false, func(ctx context.Context, m *outbox.Messages, who operate.Act, ids []int64) error {
 		switch {
 		case c.filter.State == outbox.Due || c.filter.State == outbox.Blocked:
@@ -144,7 +144,7 @@ func (a *app) changed(ctx context.Context, verb string, c *outboxChange, change 
 	p.end()
 	return a.done(ctx, verb, changeJSON{
 		Matched: report.Changed + len(report.Skipped), Changed: report.Changed, Skipped: report.Skipped, forced: c.plan.Force,
-	}, "run the command again for the others", err)
+	}, "run the command again for the others", missing(c.filter.IDs, report.Changed+len(report.Skipped), err))
 }
 
 type pausedJSON struct {

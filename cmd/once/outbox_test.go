@@ -123,7 +123,11 @@ func TestOutboxCancelNeedsForce(t *testing.T) {
 	s.says(s.once(exitDone, "outbox", "cancel", "--all"), "This would cancel 0 messages. 1 more message would need --force")
 	s.says(s.once(exitFound, "outbox", "cancel", "--all", "--why", "w", "--yes"),
 		"1 message was skipped (1): each needs --force, or somebody else was changing it.")
-	s.says(s.once(exitDone, "outbox", "cancel", "1", "--why", "w", "--force"), "Cancelled 1 message.")
+	change := object[changeJSON](s, exitFailed, "outbox", "cancel", "1", "98", "99", "--why", "w", "--force")
+	if change.Changed != 1 {
+		t.Errorf("cancel %+v", change)
+	}
+	s.says(s.once(exitFailed, "dead", "replay", "1", "99", "--force"), "Replayed 1 message.", "1 of 2 messages: not found")
 }
 
 // --force does not help while another transaction changes the row.

@@ -68,7 +68,7 @@ func (a *app) parkedChangeCommand(c parkedChange) *cobra.Command {
 	var (
 		filter operate.Filter
 		plan   operate.Plan
-		to     act
+		to     = act{noRate: true}
 	)
 	cmd := &cobra.Command{Use: string(c.do) + " [ID...]", Short: c.short, Long: c.long, Args: cobra.ArbitraryArgs}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

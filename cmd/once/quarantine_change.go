@@ -72,7 +72,7 @@ such a replay, and once replays resume continues it.
 			plan.Progress = progress.show
 			replay, err := q.ReplayMatching(ctx, who, filter, plan)
 			progress.end()
-			return a.replayed(replay, absent(err))
+			return a.replayed(replay, ids, absent(err))
 		})(cmd, args)
 	}
 	addQuarantineFilter(cmd, &filter)

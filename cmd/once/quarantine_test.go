@@ -160,6 +160,9 @@ func TestQuarantine(t *testing.T) {
 		if list := object[replaysJSON](s, exitDone, "replays", "list"); len(list.Replays) != 2 {
 			t.Errorf("a replay that matched nothing is kept: %+v", list)
 		}
+		s.says(s.once(exitFailed, "quarantine", "replay", first, "99", "--rate", "100"),
+			"1 of 1 message replayed", "1 of 2 messages: not found (once quarantine list shows the IDs)")
+		s.quarantined(1)
 
 		s.stdin = "5"
 		edited := object[editJSON](s, exitDone, "quarantine", "edit", first, "--payload", "-", "--set", "by=ann", "--why", "the sign was wrong")

@@ -120,7 +120,7 @@ has the filters, the rate and the other settings with which it began. Give
 			progress := a.progress()
 			replay, err := q.Resume(ctx, who, ids[0], progress.show)
 			progress.end()
-			return a.replayed(replay, err)
+			return a.replayed(replay, nil, err)
 		}),
 	}
 	cmd.Flags().Var(duration(&config.InboxRetention), "inbox-retention",
@@ -157,11 +157,13 @@ that were replayed before are still handled. once replays resume continues it.`,
 	return cmd
 }
 
-// The error of replayed decides the exit code.
-func (a *app) replayed(r operate.Replay, err error) error {
+// The error of replayed decides the exit code. ids are those of the command, if it has some.
+func (a *app) replayed(r operate.Replay, ids []int64, err error) error {
 	switch {
 	case r.ID == 0 && err != nil: // the replay did not begin
 		return err
+	case r.ID == 0 && len(ids) > 0:
+		return missing(ids, 0, nil)
 	case r.ID == 0:
 		return a.print(changeJSON{}, "No message matches.\n")
 	}
@@ -180,6 +182,8 @@ func (a *app) replayed(r operate.Replay, err error) error {
 		return fmt.Errorf("%w; when the cause is repaired, %s", err, resume)
 	case err != nil:
 		return fmt.Errorf("%w; %s", err, resume)
+	case r.Changed < len(ids):
+		return missing(ids, r.Changed, nil)
 	case r.Failed+r.Stale > 0:
 		return foundError{}
 	}
@@ -277,7 +281,7 @@ func (a *app) resumeOutboxReplay(
 	if err != nil {
 		return err
 	}
-	return a.replayMatching(ctx, func(progress func(operate.Report)) (operate.Replay, error) {
+	return a.replayMatching(ctx, nil, func(progress func(operate.Report)) (operate.Replay, error) {
 		return from.Resume(ctx, who, r.ID, progress)
 	})
 }

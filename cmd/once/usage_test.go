@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,6 +45,9 @@ func TestUsageMistakes(t *testing.T) {
 		{"", "dead replay --all --inbox-retention 7"},
 		{"", "dead discard 1"},
 		{"", "dead discard --all --yes"},
+		{"", "dead discard 1 2 --why w --limit 1"},
+		{"", "dead replay 1 2 --limit 1"},
+		{"", "sent replay 1 2 --limit 1"},
 		{"", "dead release"},
 		{"", "sent replay"},
 		{"", "parked"},
@@ -54,6 +58,9 @@ func TestUsageMistakes(t *testing.T) {
 		{"", "parked cancel 1"},
 		{"", "parked cancel --all --yes"},
 		{"", "parked discard --all --rate 0"},
+		{"", "parked run 1 2 --limit 1"},
+		{"", "parked cancel 1 2 --why w --rate 1"},
+		{"", "parked discard 1 2 --why w --rate 1"},
 		{"", "consumers"},
 		{"", "consumers list extra"},
 		{"", "consumers remove payments"},
@@ -65,7 +72,9 @@ func TestUsageMistakes(t *testing.T) {
 		{"", "outbox retry"},
 		{"", "outbox retry 1 --topic t"},
 		{"", "outbox retry --all --rate 0"},
+		{"", "outbox retry 1 2 --rate 1"},
 		{"", "outbox cancel 1"},
+		{"", "outbox cancel 1 2 --why w --limit 1"},
 		{"", "outbox pause --why w"},
 		{"", "outbox pause --topic t --tenant t --why w"},
 		{"", "outbox pause --topic t"},
@@ -91,7 +100,9 @@ func TestUsageMistakes(t *testing.T) {
 		{"", "quarantine list --reason bogus"},
 		{"", "quarantine replay"},
 		{"", "quarantine replay --all --canary 0"},
+		{"", "quarantine replay 1 2 --limit 1"},
 		{"", "quarantine discard 1"},
+		{"", "quarantine discard 1 2 --why w --limit 1"},
 		{"", "quarantine edit 1 --payload f"},
 		{"", "quarantine edit 1 --why w"},
 		{"", "quarantine edit 1 --why w --set name"},
@@ -272,6 +283,12 @@ func TestHide(t *testing.T) {
 	}
 }
 
+func TestIDsAreDistinct(t *testing.T) {
+	if ids, err := parseIDs([]string{"18", "17", "018", "17"}); err != nil || !slices.Equal(ids, []int64{18, 17}) {
+		t.Errorf("IDs %v, %v", ids, err)
+	}
+}
+
 // Errors name the value and the remedy.
 func TestErrorsNameTheRemedy(t *testing.T) {
 	t.Parallel()
@@ -285,6 +302,11 @@ func TestErrorsNameTheRemedy(t *testing.T) {
 		"parked cancel 99 --why w":            "99: not found (once parked list shows the IDs)",
 		"quarantine show 99":                  "message 99: not found (once quarantine list shows the IDs)",
 		"quarantine edit 99 --why w --set a=": "message 99: not found (once quarantine list shows the IDs)",
+		"outbox cancel 99 --why w --force":    "1 of 1 message: not found (once outbox list shows the IDs)",
+		"outbox cancel 99 --why w --rate 1":   "1 of 1 message: not found (once outbox list shows the IDs)",
+		"dead replay 98 99 --rate 1":          "2 of 2 messages: not found (once dead list shows the IDs)",
+		"sent replay 99 --force":              "1 of 1 message: not found (once sent list shows the IDs)",
+		"quarantine replay 98 99 --canary 1":  "2 of 2 messages: not found (once quarantine list shows the IDs)",
 		"replays stop 99":                     "no such replay: 99 (once replays list shows the IDs)",
 		"dead release order-7":                `"order-7" (once outbox blocked shows the blocked keys)`,
 		"consumers remove payments t --why w": `consumer "payments" of topic "t": no such consumer (once consumers list`,

@@ -172,14 +172,19 @@ func parseQuoted(text string) (name, rest string, more bool, err error) {
 	return "", "", false, fmt.Errorf("the closing quote of %s is missing", text)
 }
 
+// A message that is named twice is changed, and counted, once.
 func parseIDs(args []string) ([]int64, error) {
 	var ids []int64
+	known := map[int64]bool{}
 	for _, arg := range args {
 		id, err := strconv.ParseInt(arg, 10, 64)
 		if err != nil || id < 1 {
 			return nil, usagef("%q is no ID: give the number in the column ID of the list", arg)
 		}
-		ids = append(ids, id)
+		if !known[id] {
+			known[id] = true
+			ids = append(ids, id)
+		}
 	}
 	return ids, nil
 }

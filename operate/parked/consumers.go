@@ -158,7 +158,7 @@ func (m *Messages) names(ctx context.Context, tx *sql.Tx) (all []Consumer, err e
 			limit            ConsumerLimit
 		)
 		err := scan(&c.Name, &c.Topic, &c.Embedded, &c.KeyOrder, &c.Program, &c.Handler, &registered, &seen, &since, &pause.Actor, &pause.Why,
-			&limit.PerSecond, &limit.Burst, &limit.Actor, &limit.Why, &limited, &limit.Used)
+			&pause.Breaker, &limit.PerSecond, &limit.Burst, &limit.Actor, &limit.Why, &limited, &limit.Used)
 		if limit.PerSecond > 0 || limit.Used > 0 {
 			limit.Since = rows.Time(limited)
 			c.Limit = &limit
@@ -249,13 +249,10 @@ const (
 
 // namesQuery finds the registered consumers, and those with rows, by one step in an index for each,
 // however many rows it has.
-var namesQuery = `WITH RECURSIVE ` +
-	walk("fresh", isFresh) + `, ` +
-	walk("crashed", isCrashed) + `, ` +
-	walk("held", `p.state = 'held'`) + `, ` +
-	walk("quarantined", isQuarantined) + `
+var namesQuery = walks(``, `(p.consumer, p.topic) > (s.consumer, s.topic)`, maxConsumers) + `
 	SELECT k.consumer, k.topic, COALESCE(c.embedded, 1 = 0), COALESCE(c.key_order, 1 = 0), COALESCE(c.program, ''), COALESCE(c.handler, ''),
 	       {millis c.registered_at}, {millis c.seen_at}, {millis s.paused_at}, COALESCE(s.actor, ''), COALESCE(s.why, ''),
+	       s.probe_at IS NOT NULL,
 	       COALESCE(l.per_second, 0), COALESCE(l.burst, 0), COALESCE(l.actor, ''), COALESCE(l.why, ''), {millis l.set_at},
 	       CASE WHEN l.given_since >= {after -20000} THEN l.given * 1000.0 / ({clock} - {millis l.given_since} + 1) ELSE 0 END
 	FROM (SELECT consumer, topic
@@ -269,8 +266,18 @@ var namesQuery = `WITH RECURSIVE ` +
 	LEFT JOIN {consumer_limits} AS l ON l.consumer = k.consumer AND l.topic = k.topic
 	ORDER BY k.consumer, k.topic`
 
+// walks returns table expressions with the consumers and topics that have a row of each kind that a
+// consumer can have. also is a further condition of the rows, and next one of those behind row s.
+func walks(also, next string, most int) string {
+	return `WITH RECURSIVE ` +
+		walk("fresh", isFresh+also, next, most) + `, ` +
+		walk("crashed", isCrashed+also, next, most) + `, ` +
+		walk("held", `p.state = 'held'`+also, next, most) + `, ` +
+		walk("quarantined", isQuarantined+also, next, most)
+}
+
 // walk returns a recursive table expression with each consumer and topic that has a row in where.
-func walk(name, where string) string {
+func walk(name, where, next string, most int) string {
 	first := func(also string) string {
 		return `(SELECT p.id FROM {parked} AS p WHERE ` + where + also + ` ORDER BY p.consumer, p.topic LIMIT 1)`
 	}
@@ -278,7 +285,7 @@ func walk(name, where string) string {
 		SELECT f.consumer, f.topic, 1 FROM {parked} AS f WHERE f.id = ` + first(``) + `
 	UNION ALL
 		SELECT f.consumer, f.topic, s.n + 1 FROM ` + name + ` AS s CROSS JOIN {parked} AS f
-		WHERE s.n < ` + limitOf(maxConsumers) + ` AND f.id = ` + first(` AND (p.consumer, p.topic) > (s.consumer, s.topic)`) + `
+		WHERE s.n < ` + limitOf(most) + ` AND f.id = ` + first(` AND `+next) + `
 	)`
 }
 

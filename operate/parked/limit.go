@@ -51,6 +51,7 @@ func (m *Messages) LimitConsumer(ctx context.Context, act operate.Act, name, top
 	if name == "" {
 		err = errors.Join(err, errors.New("the name of the consumer is empty"))
 	}
+	name, topic = store.Clean(name, store.MaxName), store.Clean(topic, store.MaxName)
 	action, row := "consumer.unlimited", store.Limit(limit).WithDefaults()
 	change := func(ctx context.Context, tx *sql.Tx, topic string) (bool, error) {
 		n, err := dialect.Affected(tx.ExecContext(ctx, m.db.SQL(`

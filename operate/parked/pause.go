@@ -22,6 +22,10 @@ type Pause struct {
 
 	// Since is the time of the pause, by the database's clock.
 	Since time.Time
+
+	// Breaker reports whether a breaker has begun the pause, and ends it when a message succeeds, see
+	// retry.Breaker. PauseConsumer makes it a pause of the operator.
+	Breaker bool
 }
 
 // ErrNotPaused means that the consumer is not paused.
@@ -29,8 +33,8 @@ var ErrNotPaused = errors.New("the consumer is not paused")
 
 // PauseConsumer stops all instances of a consumer from starting to handle messages, until
 // [Messages.ResumeConsumer]. If topic is "", it pauses the consumer for each of its
-// topics. It returns the topics whose pause begins with this call. Topics that were
-// already paused are left out, and keep their reason. Act.Why is required.
+// topics. It returns the topics whose pause begins with this call. Topics that an
+// operator had already paused are left out, and keep their reason. Act.Why is required.
 //
 // Each instance sees the pause within a second, and an instance that starts later sees it
 // when it subscribes. Handlers that run finish, with their immediate retries. No attempt
@@ -47,6 +51,7 @@ func (m *Messages) PauseConsumer(ctx context.Context, act operate.Act, name, top
 	if name == "" {
 		err = errors.Join(err, errors.New("the name of the consumer is empty"))
 	}
+	name, topic = store.Clean(name, store.MaxName), store.Clean(topic, store.MaxName)
 	if err == nil {
 		pause := func(ctx context.Context, tx *sql.Tx, topic string) (bool, error) {
 			n, err := dialect.Affected(tx.ExecContext(ctx, m.db.SQL(`
@@ -73,6 +78,7 @@ func (m *Messages) ResumeConsumer(ctx context.Context, act operate.Act, name, to
 	if name == "" {
 		err = errors.Join(err, errors.New("the name of the consumer is empty"))
 	}
+	name, topic = store.Clean(name, store.MaxName), store.Clean(topic, store.MaxName)
 	if err == nil {
 		remove := func(ctx context.Context, tx *sql.Tx, topic string) (bool, error) {
 			n, err := dialect.Affected(tx.ExecContext(ctx, m.db.SQL(
@@ -122,6 +128,24 @@ func (m *Messages) changeConsumer(
 
 // topicsOf returns the topics of a consumer that is registered, has messages, or is paused or limited.
 func (m *Messages) topicsOf(ctx context.Context, tx *sql.Tx, name, topic string) (topics []string, err error) {
+	of, args, limit := `consumer = $1`, []any{name}, maxConsumers
+	if topic != "" {
+		of, args, limit = of+` AND topic = $2`, append(args, topic), 1
+	}
+	err = dialect.EachRow(ctx, tx, func(scan func(dest ...any) error) error {
+		var found string
+		err := scan(&found)
+		topics = append(topics, found)
+		return err
+	}, m.db.SQL(walks(` AND `+of, `p.topic > s.topic`, limit)+`
+		SELECT topic FROM {consumers} WHERE `+of+`
+		UNION SELECT topic FROM {consumer_pauses} WHERE `+of+`
+		UNION SELECT topic FROM {consumer_limits} WHERE `+of+` AND per_second IS NOT NULL
+		UNION SELECT topic FROM fresh UNION SELECT topic FROM crashed UNION SELECT topic FROM held UNION SELECT topic FROM quarantined
+		ORDER BY topic`), args...)
+	if err != nil || len(topics) > 0 {
+		return topics, err
+	}
 	all, err := m.names(ctx, tx)
 	if err != nil {
 		return nil, err
@@ -129,12 +153,6 @@ func (m *Messages) topicsOf(ctx context.Context, tx *sql.Tx, name, topic string)
 	known := make([]string, len(all))
 	for i, c := range all {
 		known[i] = consumerText(c.Name, c.Topic)
-		if c.Name == name && (topic == "" || c.Topic == topic) {
-			topics = append(topics, c.Topic)
-		}
-	}
-	if len(topics) > 0 {
-		return topics, nil
 	}
 	const most = 20
 	if more := len(known) - most; more > 0 {

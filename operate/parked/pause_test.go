@@ -113,6 +113,29 @@ func TestPauseOfUnknownConsumerListsTheKnownOnes(t *testing.T) {
 	})
 }
 
+// A list of consumers has at most 1,000 that are registered. The others can be paused, too.
+func TestPauseOfOneAmongManyConsumers(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(b *bench) {
+		b.Exec(`WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1000)
+			INSERT INTO once_consumers (topic, consumer) SELECT 'a', 'c' || n FROM numbers`)
+		b.known("payments", "orders")
+		b.known("payments", "refunds")
+		for _, c := range []struct {
+			topic string
+			want  []string
+		}{{"refunds", []string{"refunds"}}, {"", []string{"orders"}}} { // the other one is paused already
+			if topics, err := b.messages.PauseConsumer(t.Context(), ann, "payments", c.topic); err != nil || !slices.Equal(topics, c.want) {
+				t.Errorf("topic %q: paused %q, %v", c.topic, topics, err)
+			}
+		}
+		_, err := b.messages.PauseConsumer(t.Context(), ann, "pay\xff\x00ments", "")
+		if !errors.Is(err, parked.ErrConsumerNotFound) || !strings.Contains(err.Error(), "and 982 more") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
 func TestPauseNeedsActorAndReason(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, func(b *bench) {
@@ -147,7 +170,7 @@ func TestPauseReplacesOpenBreaker(t *testing.T) {
 				SELECT topic, consumer, 'breaker', '5 of 5', registered_at, 3, 'host/1', 'ab' FROM once_consumers`)
 		}
 		open()
-		if c := b.consumers()[0]; c.Pause == nil || c.Pause.Actor != "breaker" {
+		if c := b.consumers()[0]; c.Pause == nil || c.Pause.Actor != "breaker" || !c.Pause.Breaker {
 			t.Errorf("consumer %+v, want a pause of the breaker", c)
 		}
 		if topics, err := b.messages.PauseConsumer(t.Context(), ann, "payments", ""); err != nil || len(topics) != 1 {
@@ -155,6 +178,9 @@ func TestPauseReplacesOpenBreaker(t *testing.T) {
 		}
 		if n := b.Number(`SELECT COUNT(*) FROM once_consumer_pauses WHERE actor = 'ann' AND probe_at IS NULL AND probes = 0`); n != 1 {
 			t.Error("the row is still that of the breaker")
+		}
+		if c := b.consumers()[0]; c.Pause == nil || c.Pause.Breaker {
+			t.Errorf("consumer %+v, want a pause of ann", c)
 		}
 		if topics, err := b.messages.PauseConsumer(t.Context(), ann, "payments", ""); err != nil || len(topics) != 0 {
 			t.Errorf("paused %q again: %v", topics, err)

@@ -93,7 +93,7 @@ func (t *table) partsIn(ctx context.Context, tx *sql.Tx, from string, args []any
 // wholeGroups reports whether no condition could exclude some entries of a group. An index has the
 // entries in the order of fingerprints and IDs.
 func wholeGroups(f operate.Filter) bool {
-	return f.IDs == nil && f.AfterID == 0 && f.FailedAfter.IsZero() && f.FailedBefore.IsZero() &&
+	return f.IDs == nil && f.AfterID == 0 && f.UntilID == 0 && f.FailedAfter.IsZero() && f.FailedBefore.IsZero() &&
 		f.Consumer+f.Topic+f.MessageID+f.Tenant+f.AggregateType+f.AggregateID+f.EventType+f.Reason+f.ErrorType == ""
 }
 
@@ -128,7 +128,10 @@ func (t *table) wholeGroups(ctx context.Context, f operate.Filter) (found []oper
 
 // The query jumps in the index from one fingerprint to the next. DISTINCT would read all entries.
 func (t *table) fingerprints(ctx context.Context, tx *sql.Tx, f operate.Filter) (prints []string, err error) {
-	if f.Fingerprint != "" {
+	switch {
+	case f.Fingerprint != "" && f.Fingerprint <= f.AfterGroup:
+		return nil, nil
+	case f.Fingerprint != "":
 		return []string{f.Fingerprint}, nil
 	}
 	next := `(SELECT MIN(fingerprint) FROM {parked} WHERE state = '` + parkedrows.Quarantined + `' AND fingerprint > `

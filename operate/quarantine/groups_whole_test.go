@@ -75,3 +75,32 @@ func TestGroupsAreCountedUpToABound(t *testing.T) {
 		}
 	})
 }
+
+// A page after the group of the filter is empty, so a caller that reads page after page comes to an
+// end. UntilID leaves out later entries of a group.
+func TestGroupsKeepToAfterGroupAndUntilID(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, b *bench) {
+		b.fillGroup("f1", 2)
+		b.fillGroup("f2", 2)
+		for _, test := range []struct {
+			filter operate.Filter
+			want   string
+		}{
+			{operate.Filter{Fingerprint: "f2"}, "f2:2 "},
+			{operate.Filter{Fingerprint: "f2", AfterGroup: "f1"}, "f2:2 "},
+			{operate.Filter{Fingerprint: "f2", AfterGroup: "f2"}, ""},
+			{operate.Filter{UntilID: 3}, "f1:2 f2:1 "},
+			{operate.Filter{UntilID: 3, Fingerprint: "f2"}, "f2:1 "},
+		} {
+			page, err := b.store.Groups(t.Context(), test.filter)
+			kit.OK(t, err)
+			got := ""
+			for _, g := range page.Groups {
+				got += fmt.Sprintf("%s:%d ", g.Fingerprint, g.Count)
+			}
+			if got != test.want {
+				t.Errorf("the groups of %+v are %q, want %q", test.filter, got, test.want)
+			}
+		}
+	})
+}

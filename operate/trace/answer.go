@@ -216,6 +216,9 @@ func (m *Message) finish(tables map[string]bool) {
 	case sent && !produced && (!reached || unseen > 0), !sent && !produced && unseen > 0:
 		m.say("Between the broker's confirm and the moment at which a consumer stores or handles it, a message is in the broker, " +
 			"which no table shows. A consumer without a row has not received it yet, or has forgotten it after its retention.")
+	case !reached && !sent && !produced:
+		m.say("Only the audit log has it: it was discarded; or it was sent, and is in the broker or in another database; or it is so " +
+			"old that retention has deleted its rows.")
 	case reached && !sent && !produced && tables["outbox_sent"]:
 		m.say("The sent log of this database does not have it: it was written elsewhere, the forwarder keeps no sent messages, " +
 			"or the log has forgotten it.")

@@ -151,6 +151,17 @@ func TestTraceOfADeadLetterAndOfAnUnknownMessage(t *testing.T) {
 	})
 }
 
+// A discarded dead letter has only rows in the audit log.
+func TestTraceOfAMessageThatOnlyTheAuditLogHas(t *testing.T) {
+	eachDatabase(t, func(b *bench) {
+		b.Exec(`INSERT INTO once_audit (actor, action, subject, message_id, why) VALUES ('ann', 'discard', 'dead:1', 'm1', 'void')`)
+		found := b.one("m1")
+		if len(found.Events) != 1 || len(found.Where) != 1 || !strings.HasPrefix(found.Where[0], "Only the audit log has it: ") {
+			b.Fatalf("events %+v, where %q", found.Events, found.Where)
+		}
+	})
+}
+
 func TestTraceOfParkedMessages(t *testing.T) {
 	eachDatabase(t, func(b *bench) {
 		m := msg("m1", "7", "")
