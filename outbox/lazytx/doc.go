@@ -29,6 +29,9 @@
 //
 // # Limits
 //
+// If a trigger or a rule makes PostgreSQL ignore the insert of an event without an error, lazytx does
+// not notice this. Without lazytx, Publish then fails.
+//
 // [database/sql.Conn.Raw] returns a connection of this package, with the methods of driver.Conn.
 // Functions that require one of lib/pq or pgx, such as pq.SetNoticeHandler, need a
 // [database/sql.DB] without lazytx.

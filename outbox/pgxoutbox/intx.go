@@ -21,9 +21,9 @@ import (
 //
 // Publish checks the messages immediately, and returns outbox.ErrInvalid for those that the outbox
 // cannot accept. InTx sends them together with COMMIT, so work does not see them in the outbox
-// table, and if PostgreSQL cannot store them, the commit fails. If work uses savepoints (tx.Begin,
-// SAVEPOINT) or tx.Conn, Publish sends the messages immediately from then on, so that they are
-// rolled back together with their savepoint.
+// table, and if PostgreSQL cannot store them, the commit fails. Messages of more than 1 MiB are sent
+// before. If work uses savepoints (tx.Begin, SAVEPOINT) or tx.Conn, Publish sends the messages
+// immediately from then on, so that they are rolled back together with their savepoint.
 //
 // BEGIN is sent together with the first statement of work, which saves a round trip. If the
 // connection is dead, the transaction begins on another one.
@@ -51,7 +51,7 @@ func (o *Outbox) InTx(
 		return fmt.Errorf("pgxoutbox: %w", err)
 	}
 	defer session.release()
-	t := &tx{session: session, outbox: named, ctx: ctx}
+	t := &tx{session: session, outbox: named, table: o.table(), ctx: ctx}
 	err = t.run(work)
 	if err != nil {
 		session.rollBack()
@@ -147,10 +147,8 @@ func (t *tx) commit() (err error) {
 	if t.marked {
 		batch.Queue(dialect.CheckTransaction)
 	}
-	for _, s := range t.unsent {
-		batch.Queue(s.Query, s.Args...)
-	}
-	committed := false
+	inserted, committed := 0, false
+	queue(batch, t.unsent, &inserted)
 	batch.Queue("commit").Exec(func(tag pgconn.CommandTag) error {
 		committed = tag.String() == "COMMIT"
 		return nil
@@ -158,7 +156,10 @@ func (t *tx) commit() (err error) {
 	err = conn.SendBatch(context.WithoutCancel(t.ctx), batch).Close()
 	switch {
 	case err == nil && committed:
-		return nil
+		if err = checkInserted(inserted, t.messages, t.table); err != nil { // COMMIT was sent already
+			err = fmt.Errorf("%w: the work is committed, but not its events: %w", outbox.ErrCommitUnknown, err)
+		}
+		return err
 	case err == nil:
 		return errors.New("commit: the transaction was rolled back")
 	case dialect.CommitRefused(err), pgconn.SafeToRetry(err): // the server has refused the commit, or has not received the statements

@@ -9,9 +9,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/schema"
 )
@@ -128,7 +130,7 @@ func (p publisher) Publish(topic string, msgs ...*message.Message) error {
 	if err != nil {
 		return err
 	}
-	return done(send(p.ctx, p.tx, statements))
+	return done(send(p.ctx, p.tx, statements, len(msgs), p.outbox.table()))
 }
 
 func (publisher) Close() error { return nil }
@@ -137,13 +139,37 @@ type sender interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-func send(ctx context.Context, to sender, statements []outbox.Statement) error {
+// send returns an error if PostgreSQL has inserted fewer rows than there are messages.
+func send(ctx context.Context, to sender, statements []outbox.Statement, messages int, table string) error {
 	if len(statements) == 0 {
 		return nil
 	}
-	batch := &pgx.Batch{}
-	for _, s := range statements {
-		batch.Queue(s.Query, s.Args...)
+	batch, inserted := &pgx.Batch{}, 0
+	queue(batch, statements, &inserted)
+	if err := to.SendBatch(ctx, batch).Close(); err != nil {
+		return err
 	}
-	return to.SendBatch(ctx, batch).Close()
+	return checkInserted(inserted, messages, table)
 }
+
+// queue adds the number of inserted rows to inserted when the batch has been sent.
+func queue(batch *pgx.Batch, statements []outbox.Statement, inserted *int) {
+	for _, s := range statements {
+		batch.Queue(s.Query, s.Args...).Exec(func(tag pgconn.CommandTag) error {
+			if tag.Insert() {
+				*inserted += int(tag.RowsAffected())
+			}
+			return nil
+		})
+	}
+}
+
+// checkInserted: if PostgreSQL has ignored the insert, the events would never be sent.
+func checkInserted(inserted, messages int, table string) error {
+	if inserted >= messages {
+		return nil
+	}
+	return dialect.Ignored(table, fmt.Sprintf("%d of %d rows were not inserted", messages-inserted, messages))
+}
+
+func (o *Outbox) table() string { return o.config.Schema.Table("outbox") }

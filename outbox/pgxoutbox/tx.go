@@ -23,6 +23,7 @@ type tx struct {
 
 	nested pgx.Tx // the same transaction, as pgx represents it; nil until inner is called
 	outbox *outbox.Outbox
+	table  string // name of the outbox table, for errors
 	ctx    context.Context
 	ended  atomic.Bool // the function work has returned; atomic, because a goroutine that it has started may still run
 
@@ -30,6 +31,8 @@ type tx struct {
 	replaced bool                // work has ended the transaction and begun another one
 	atOnce   bool                // a savepoint may be open, so messages are sent immediately
 	unsent   []outbox.Statement  // statements to send together with COMMIT
+	messages int                 // number of messages in unsent
+	bytes    int                 // of these messages
 	done     []func(error) error // the done functions of the statements in unsent
 
 	stopped error // error that was passed to the method must, or nil
@@ -58,11 +61,29 @@ func (e events) Publish(topic string, msgs ...*message.Message) error {
 		return err
 	}
 	if t.atOnce {
-		return done(t.send(t.ctx, statements))
+		return done(t.send(t.ctx, statements, len(msgs)))
 	}
 	t.unsent = append(t.unsent, statements...)
 	t.done = append(t.done, done)
-	return nil
+	t.messages += len(msgs)
+	for _, msg := range msgs {
+		t.bytes += size(msg)
+	}
+	if t.bytes < maxUnsent {
+		return nil
+	}
+	return t.sent(t.send(t.ctx, t.unsent, t.messages))
+}
+
+// maxUnsent limits the memory of a transaction with many messages, in bytes.
+const maxUnsent = 1 << 20
+
+func size(msg *message.Message) int {
+	bytes := len(msg.UUID) + len(msg.Payload)
+	for key, value := range msg.Metadata {
+		bytes += len(key) + len(value)
+	}
+	return bytes
 }
 
 func (events) Close() error { return nil }
@@ -80,10 +101,10 @@ func (t *tx) sendAtOnce(ctx context.Context) error {
 	if len(t.unsent) == 0 {
 		return nil
 	}
-	return t.sent(t.send(ctx, t.unsent))
+	return t.sent(t.send(ctx, t.unsent, t.messages))
 }
 
-func (t *tx) send(ctx context.Context, statements []outbox.Statement) error {
+func (t *tx) send(ctx context.Context, statements []outbox.Statement, messages int) error {
 	if err := t.begin(ctx); err != nil {
 		return err
 	}
@@ -93,7 +114,7 @@ func (t *tx) send(ctx context.Context, statements []outbox.Statement) error {
 	if t.marked {
 		statements = append([]outbox.Statement{{Query: dialect.CheckTransaction}}, statements...)
 	}
-	err := ended(send(ctx, t.conn, statements))
+	err := ended(send(ctx, t.conn, statements, messages, t.table))
 	t.replaced = t.replaced || errors.Is(err, errEnded)
 	return err
 }
@@ -132,7 +153,7 @@ func (t *tx) sent(err error) error {
 			result = failed
 		}
 	}
-	t.unsent, t.done = nil, nil
+	t.unsent, t.done, t.messages, t.bytes = nil, nil, 0, 0
 	return result
 }
 

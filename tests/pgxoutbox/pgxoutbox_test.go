@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/watermill-once/once/internal/dialect"
 	"github.com/watermill-once/once/internal/test/kit"
 	"github.com/watermill-once/once/outbox"
 	"github.com/watermill-once/once/outbox/pgxoutbox"
@@ -383,4 +384,52 @@ func TestTablesAreFoundOnceWhateverTheNameOfTheirSchema(t *testing.T) {
 	if trips := b.trips.Load() - before; trips != 0 {
 		t.Errorf("an empty transaction took %d round trips", trips)
 	}
+}
+
+// Trap 117. If the database ignores the insert, Publish fails, and InTx says that its work is committed
+// without the event.
+func TestTrap117_IgnoredInsertIsAnError(t *testing.T) {
+	b := newBench(t, nil)
+	kit.Ignore(t, b.DB, "postgres", "INSERT", "once_outbox", "NEW.message_id = 'ignored'")
+	publish := func(events message.Publisher) error {
+		return events.Publish("orders", message.NewMessage("stored", nil), message.NewMessage("ignored", nil))
+	}
+	tx, err := b.pool.Begin(t.Context())
+	kit.OK(t, err)
+	if err := publish(pgxoutbox.Publisher(t.Context(), tx)); !errors.Is(err, dialect.ErrUnchanged) {
+		t.Errorf("got %v, want ErrUnchanged", err)
+	}
+	kit.OK(t, tx.Rollback(t.Context()))
+
+	err = pgxoutbox.InTx(t.Context(), b.pool, func(_ pgx.Tx, events message.Publisher) error { return publish(events) })
+	if !errors.Is(err, outbox.ErrCommitUnknown) || !errors.Is(err, dialect.ErrUnchanged) ||
+		!strings.Contains(err.Error(), `1 of 2 rows were not inserted in table "once_outbox"`) {
+		t.Errorf("got %v, want ErrCommitUnknown and ErrUnchanged", err)
+	}
+	err = pgxoutbox.InTx(t.Context(), b.pool, func(tx pgx.Tx, events message.Publisher) error {
+		_, err := tx.Exec(t.Context(), `SAVEPOINT s`)
+		kit.OK(t, err)
+		return publish(events)
+	})
+	if errors.Is(err, outbox.ErrCommitUnknown) || !errors.Is(err, dialect.ErrUnchanged) {
+		t.Errorf("got %v, want ErrUnchanged before the commit", err)
+	}
+	b.expect("", "stored")
+}
+
+// A transaction keeps no more than a megabyte of messages in memory.
+func TestManyMessagesAreSentBeforeTheCommit(t *testing.T) {
+	b := newBench(t, nil)
+	kit.OK(t, pgxoutbox.InTx(t.Context(), b.pool, func(tx pgx.Tx, events message.Publisher) error {
+		for i := range 5 {
+			kit.OK(t, events.Publish("orders", message.NewMessage(string(rune('a'+i)), make([]byte, 400_000))))
+		}
+		var stored int
+		kit.OK(t, tx.QueryRow(t.Context(), `SELECT COUNT(*) FROM once_outbox`).Scan(&stored))
+		if stored != 3 {
+			t.Errorf("%d messages are sent before the commit, want 3", stored)
+		}
+		return nil
+	}))
+	b.expect("", "a b c d e")
 }
