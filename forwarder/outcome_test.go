@@ -318,11 +318,11 @@ type hostile struct{}
 func (h hostile) Error() string { panic(h) }
 func (h hostile) Refused() bool { panic(h) }
 
-// hostileToTopics is an error of which only the last method that the forwarder calls panics.
-type hostileToTopics struct{ error }
+// topicsError is an error of which only the last method that the forwarder calls panics.
+type topicsError struct{ error }
 
-func (hostileToTopics) Unavailable() bool { return true }
-func (hostileToTopics) OneTopic() bool    { panic(hostile{}) }
+func (topicsError) Unavailable() bool { return true }
+func (topicsError) OneTopic() bool    { panic(hostile{}) }
 
 // Traps 108 and 109. A panic of the publisher, of a method of its error, of Backoff or
 // of Classify, and a publisher that ends its goroutine, must stop neither the forwarder
@@ -340,7 +340,7 @@ func TestTrap109_PublisherThatPanicsOrEndsItsGoroutineStopsNothing(t *testing.T)
 			case d.id == "hostile":
 				return hostile{}
 			case d.id == "hostile to topics":
-				return hostileToTopics{errors.New("unavailable")}
+				return topicsError{errors.New("unavailable")}
 			case d.id == "refused":
 				return unclassified{}
 			}
