@@ -106,6 +106,10 @@ func (l *loop) step(now time.Time) (ended bool) {
 	l.keepLease(now)
 	commands := l.scheduler.Step(now)
 	l.wake(commands.WakeAt)
+	if commands.Write { // renewing the lease writes
+		l.tenure.next = now
+		l.wake(now)
+	}
 	l.tell(commands.Notices)
 	l.execute(commands, now)
 	l.forgetSent(now)

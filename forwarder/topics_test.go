@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -205,6 +207,72 @@ func TestATopicWhoseMessagesAreRefused(t *testing.T) {
 		if !slices.Equal(again, want) {
 			t.Fatalf("logged %q, want %q", again, want)
 		}
+	})
+}
+
+// forbidden is the error of a publisher that lacks a right for one topic.
+type forbidden struct{ error }
+
+func (forbidden) Unavailable() bool { return true }
+func (forbidden) OneTopic() bool    { return true }
+
+// Trap 76. A topic that cannot be sent has more ordering keys than the forwarder keeps queues for. Messages
+// behind them are sent, and later also those of the topic, in the order of each key.
+func TestTrap76_ATopicWithManyKeys(t *testing.T) {
+	kit.Long(t)
+	t.Parallel()
+	const keys = 22_000
+	db := kit.Postgres(t).DB
+	var healed atomic.Bool
+	b := newBroker().answering(func(d delivery) error {
+		if d.topic == "stuck" && !healed.Load() {
+			return forbidden{errors.New("no right")}
+		}
+		return nil
+	})
+	for _, rows := range []string{
+		`SELECT n || '-1', 'stuck', 'k' || n, n % 64 FROM generate_series(1, ` + strconv.Itoa(keys) + `) AS n`,
+		`SELECT n || '-2', 'free', 'k' || n, n % 64 FROM generate_series(1, ` + strconv.Itoa(keys) + `) AS n`,
+		`SELECT 'last', 'free', NULL, 0`,
+	} {
+		exec(t, db, `INSERT INTO once_outbox (message_id, topic, ordering_key, slot, payload, metadata)
+			SELECT r.*, '', '{}' FROM (`+rows+`) AS r`)
+	}
+	c := quick(schema.Config{})
+	c.StallTimeout = time.Second
+	start(t, db, b, c)
+	eventually(t, "the message behind them is sent", func() bool { return b.has("last") })
+	if n := len(b.ids(nil)); n != 1 {
+		t.Errorf("%d messages are sent, want 1: the others wait for the first one of their key", n)
+	}
+	put(t, db, schema.Config{}, "free", msg("new", ""))
+	eventually(t, "a new message is sent", func() bool { return b.has("new") })
+	healed.Store(true)
+	drained(t, db)
+	first := map[string]bool{}
+	for _, id := range b.ids(nil) {
+		key, which, _ := strings.Cut(id, "-")
+		if which == "2" && !first[key] {
+			t.Fatalf("%s is sent before the first message of its key", id)
+		}
+		first[key] = true
+	}
+}
+
+// Paused rows with keys fill many batches. The cursor passes them only after transactions of the forwarder,
+// which would renew its lease every twenty seconds here.
+func TestMessagesBehindManyPausedRowsAreSent(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *sql.DB, config schema.Config) {
+		exec(t, db, `INSERT INTO once_pauses (kind, name, actor, why) VALUES ('topic', 'paused', 'ann', 'lunch')`)
+		for n := range 100 {
+			put(t, db, config, "paused", msg(fmt.Sprint("paused ", n), fmt.Sprint("key ", n)))
+		}
+		put(t, db, config, "free", msg("last", ""))
+		b, c := newBroker(), quick(config)
+		c.BatchSize, c.Lease = 10, time.Minute
+		start(t, db, b, c)
+		eventually(t, "the message behind the paused ones is sent", func() bool { return b.has("last") })
 	})
 }
 

@@ -165,9 +165,9 @@ func HangUp(conn any) {
 	if !method.IsValid() || method.Type().NumIn() != 0 || method.Type().NumOut() != 1 {
 		return
 	}
-	inner, ok := method.Call(nil)[0].Interface().(interface {
+	inner, ok := reflect.TypeAssert[interface {
 		Close(ctx context.Context) error
-	})
+	}](method.Call(nil)[0])
 	if !ok {
 		return
 	}

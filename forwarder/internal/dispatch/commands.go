@@ -12,6 +12,10 @@ type Commands struct {
 	Settle  *Settlement // may be nil; report the result with Settled
 	Notices []Notice    // for the log and the instruments
 
+	// Write asks for a transaction of the forwarder, reported with Wrote: the cursor cannot pass the
+	// rows of the last sweep, which were all paused, before one has ended.
+	Write bool
+
 	// Drained means that all publishes, reads and settlements have ended after Stop, Expired that
 	// the time for waiting is over.
 	Drained, Expired bool
@@ -51,7 +55,7 @@ type Read struct {
 	Keys   []string // sweep and lookahead: keys to leave out; refill: keys to read
 	Topics []string // topics to leave out; this does not apply to rows with a key
 
-	// Pauses are the paused topics and tenants, and the held topics. A sweep and a refill return a paused row only if it
+	// Pauses are the paused topics and tenants, and, except in a refill, the held topics. A sweep and a refill return a paused row only if it
 	// has a key and no due time, and without its contents (Message.Paused). A lookahead returns
 	// none.
 	Pauses Pauses

@@ -25,6 +25,7 @@ type reading struct {
 	found      time.Time     // when a sweep last returned a row or Hint was last called, whichever is later
 	next       time.Time     // when the next sweep is due
 	rescan     time.Time     // when the next sweep from the start of the outbox is due
+	stuck      bool          // the last sweep has returned only paused rows, and there are more
 	epoch      int           // changes to make the Scheduler ignore the result of the read under way
 	rowSize    int           // average size of the rows of the last read, in bytes
 	batchLimit backoff.Limit
@@ -243,6 +244,7 @@ func (s *Scheduler) addRefill(read *Read, rows []*Message, at Reach) {
 }
 
 func (s *Scheduler) addSweep(now time.Time, read *Read, rows []*Message, at Reach) {
+	found := len(rows)
 	rows = s.paused.keep(rows)
 	for _, m := range rows {
 		s.buffer.add(m, false)
@@ -254,6 +256,8 @@ func (s *Scheduler) addSweep(now time.Time, read *Read, rows []*Message, at Reac
 	r.took = now.Sub(r.began)
 	s.lookahead.swept(now, at)
 	switch {
+	case at.Covered < Everything && len(rows) == 0 && found > 0:
+		r.stuck, r.found, r.next = true, now, now.Add(s.config.PollMin)
 	case at.Covered < Everything:
 		r.found, r.next = now, now
 	case len(rows) > 0:

@@ -52,6 +52,7 @@ type Scheduler struct {
 	attribution attribution
 
 	holdFrom int // number of key queues from which stalled topics are held
+	trials   int // number of key queues that a held topic keeps, to be tried with
 
 	sending       bool
 	inFlight      int
@@ -72,7 +73,10 @@ type Scheduler struct {
 
 // New returns a Scheduler that has no slots yet.
 func New(config Config) *Scheduler {
-	return &Scheduler{config: config, buffer: newBuffer(4 * max(config.Window, config.BatchSize)), holdFrom: maxQueues / 2}
+	return &Scheduler{
+		config: config, buffer: newBuffer(4 * max(config.Window, config.BatchSize)),
+		holdFrom: maxQueues / 2, trials: 50,
+	}
 }
 
 // Step returns the work that can start now. Call it after each event, and at Commands.WakeAt.
@@ -80,10 +84,12 @@ func (s *Scheduler) Step(now time.Time) Commands {
 	s.wakeAt = now.Add(time.Minute)
 	s.watchTopics(now)
 	c := Commands{
+		Write:   s.reading.stuck,
 		Read:    s.planRead(now),
 		Publish: s.planPublish(now),
 		Settle:  s.planSettle(now),
 	}
+	s.reading.stuck = false
 	if s.stopping {
 		c.Drained, c.Expired = s.drain(now)
 	}

@@ -239,6 +239,7 @@ func (s *Scheduler) release(t *topic) {
 	}
 	t.held, t.queues = false, nil
 	s.Rescan()
+	s.reading.epoch++ // the read under way may have rows of deleted queues
 	s.reading.next = time.Time{}
 }
 
@@ -246,13 +247,13 @@ func (s *Scheduler) release(t *topic) {
 // have other topics, and must not be sent first.
 func (s *Scheduler) drop(t *topic, m *Message) {
 	if m.queue != nil {
-		if len(s.buffer.queues) > s.holdFrom && len(t.queues) > 0 {
+		if len(s.buffer.queues) > s.holdFrom && len(t.queues) >= s.trials {
 			t.held = true
 			s.holdBack(m)
 			return
 		}
 		t.queues = append(t.queues, m.queue)
-		if t.held && len(t.queues) > maxQueues {
+		if len(t.queues) > maxQueues {
 			t.queues = t.queues[1:] // it may have been listed again
 		}
 		s.buffer.dropAll(m.queue)
@@ -345,6 +346,9 @@ func (s *Scheduler) holdBack(m *Message) {
 		return
 	}
 	s.paused.hold(m.Key, m.Position)
+	if q.excluded { // sweeps have left out rows that were committed late
+		s.rewind(q.refillFrom)
+	}
 	if len(q.waiting) > 0 && q.waiting[0].Position < m.Position { // committed late
 		s.rewind(q.waiting[0].Position - 1)
 	}

@@ -372,8 +372,34 @@ func TestStalledTopicWithManyKeysDoesNotStopSweeps(t *testing.T) {
 
 	stuck.held, stuck.queues = true, []*keyQueue{s.buffer.queues["1"]}
 	s.reading.rescan = start.Add(time.Hour)
+	epoch := s.reading.epoch
 	s.topicAnswers(stuck, now)
-	if stuck.held || stuck.stalls != 0 || !s.reading.rescan.IsZero() || s.buffer.queues["1"] != nil {
-		t.Error("after an answer, the topic is not read from the start")
+	if stuck.held || stuck.stalls != 0 || !s.reading.rescan.IsZero() || s.buffer.queues["1"] != nil || s.reading.epoch == epoch {
+		t.Error("after an answer, the topic is not read from the start, or the read under way counts")
+	}
+}
+
+// The cursor passes paused rows only after a transaction of the forwarder. If a sweep returns nothing
+// else, no settlement follows, so the Scheduler asks for one.
+func TestSweepOfPausedRowsAsksForATransaction(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		rows    []*Message
+		covered int64
+		want    bool
+	}{
+		"paused, and there are more":   {[]*Message{{Position: 1, Key: "k", Paused: true}}, 1, true},
+		"paused, and there is no more": {[]*Message{{Position: 1, Key: "k", Paused: true}}, Everything, false},
+		"one is not paused":            {[]*Message{{Position: 1, Key: "k", Paused: true}, {Position: 2, Topic: "t"}}, 2, false},
+		"none":                         {nil, 2, false},
+	} {
+		s := fixed()
+		s.RowsRead(start, s.planRead(start), c.rows, Reach{Highest: 2, Covered: c.covered, Horizon: 9, Ceiling: 9})
+		if due := s.reading.next.After(start); c.want && !due {
+			t.Errorf("%s: the next sweep is due at once", name)
+		}
+		if first, second := s.Step(start).Write, s.Step(start).Write; first != c.want || second {
+			t.Errorf("%s: Write is %t, then %t, want it once: %t", name, first, second, c.want)
+		}
 	}
 }

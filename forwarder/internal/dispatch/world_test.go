@@ -154,7 +154,7 @@ func (w *world) restart() {
 		config.Policy = w.plant.policy
 	}
 	w.s = New(config)
-	w.s.holdFrom = pick(w.rng, 2, w.s.holdFrom)
+	w.s.holdFrom, w.s.trials = pick(w.rng, 2, w.s.holdFrom), pick(w.rng, 1, 3)
 	w.closed = false
 	w.grant(w.leased())
 }
@@ -309,6 +309,9 @@ func (w *world) step() {
 	w.wakeAt = c.WakeAt
 	w.closed = c.Drained || c.Expired
 	w.traceCommands(&c)
+	if c.Write {
+		w.renew()
+	}
 	if c.Read != nil {
 		w.read(c.Read)
 	}
