@@ -48,7 +48,7 @@ type Config struct {
 
 	// Retention is the longest dedup.Config.Retention of the consumers. The check fails if the
 	// inbox contains ids that are more than two days older, because no process deletes them. The
-	// check "paused" then also fails while an operator has paused a consumer; the process stays
+	// check "paused" then also fails while an operator or a breaker has paused a consumer; the process stays
 	// ready. The database login needs the rights of the role consumer or watcher. Defaults to 0:
 	// neither is checked.
 	Retention time.Duration
