@@ -337,7 +337,7 @@ func TestUnavailableOpensBreakerForTheTimeOfAfter(t *testing.T) {
 		}
 	}
 	b.Exec(`DELETE FROM once_consumer_pauses`) // an operator resumes the consumer
-	b.Eventually("the next message is handled", func() bool { return calls.Load() == 2 })
+	b.Eventually("the next message is handled", func() bool { return calls.Load() > 1 })
 }
 
 // A breaker that was removed from the configuration must not stop the consumer for ever. Its row is
