@@ -68,7 +68,7 @@ func (s *store) rows(ctx context.Context, read *dispatch.Read) (found, error) {
 	if err != nil {
 		return found{}, err
 	}
-	if !read.Lookahead { // says nothing about the number of rows of the next sweep
+	if !read.Lookahead && !read.State { // says nothing about the number of rows of the next sweep
 		s.bulk = len(r.rows) >= bulkRows && s.reader.AsText()
 	}
 	got := found{rows: r.rows, reach: read.Reach(r.rows, full), unowned: r.state.unowned, rescan: fellBack}
@@ -108,8 +108,10 @@ func (s *store) checkSequence(ctx context.Context, last int64) (fellBack bool, e
 func (s *store) readRows(ctx context.Context, read *dispatch.Read, r *reader) error {
 	args := s.arguments(read)
 	switch {
-	case s.inTx, s.bulk, !read.Pauses.None():
+	case s.inTx, s.bulk && !read.State, !read.Pauses.None():
 		return s.readInTx(ctx, read, args, r)
+	case read.State:
+		return s.readWithState(ctx, s.sql.stateAlone, args[:1], r)
 	case read.Refill:
 		return s.readAlone(ctx, s.sql.refill, args, r.scanAll)
 	}
@@ -166,6 +168,9 @@ func (s *store) readInTx(ctx context.Context, read *dispatch.Read, args []any, r
 				return err
 			}
 			s.inTx = r.state.blocked || !s.alone
+		}
+		if read.State {
+			return nil
 		}
 		if !read.Pauses.None() {
 			query = queryPaused

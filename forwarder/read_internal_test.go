@@ -246,6 +246,13 @@ func TestPollFirstAsksWhetherThereAreRows(t *testing.T) {
 		if got := poll().reach.Pauses; len(got.Topics) != 1 {
 			t.Fatalf("the poll reports the pauses %+v, want the topic", got)
 		}
+		insert("0", "NULL")
+		for _, pauses := range []dispatch.Pauses{{}, {Topics: []string{"topic"}}} {
+			if got := sweep(dispatch.Read{State: true, Pauses: pauses}); len(got.reach.Pauses.Topics) != 1 || len(got.rows) != 0 {
+				t.Fatalf("a read of the state reports the pauses %+v and %d rows, want the topic and none", got.reach.Pauses, len(got.rows))
+			}
+		}
+		exec(`DELETE FROM once_outbox`)
 		exec(`DELETE FROM once_pauses`)
 		exec(`INSERT INTO once_blocked_keys (ordering_key, position, successors_after, reason) VALUES ('k', 7, 7, 'refused')`)
 		if got := poll().reach.Horizon; got != 0 || !s.inTx {

@@ -29,8 +29,8 @@ type Publish struct {
 	Ticket  uint64
 }
 
-// Read is the command to read rows of the outbox. Only rows of Slots are read. There are three
-// kinds of read:
+// Read is the command to read rows of the outbox. Only rows of Slots are read. Except with State, there
+// are three kinds of read:
 //
 //   - A sweep returns the rows above From in the order of their positions. It also
 //     returns rows at any position whose due time has come.
@@ -42,6 +42,7 @@ type Publish struct {
 type Read struct {
 	Refill    bool
 	Lookahead bool
+	State     bool // return no rows, only Reach.Pauses
 	Tidy      bool // before the read, unblock the keys whose head was deleted
 	Poll      bool // the sweep is due only because time has passed, without a hint; it often finds no row
 

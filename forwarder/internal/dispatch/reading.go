@@ -18,7 +18,7 @@ const (
 // reading is the state of the reads. At most one read is under way at a time.
 type reading struct {
 	busy       bool
-	began      time.Time     // when the last sweep began
+	began      time.Time     // when the last sweep, or read of the state, began
 	took       time.Duration // how long the last sweep took
 	hinted     bool          // Hint was called since the last sweep began
 	wasRefill  bool          // the last read was a refill
@@ -65,10 +65,10 @@ func (s *Scheduler) planRead(now time.Time) *Read {
 		bytes -= s.config.BufferBytes / aheadPart
 	}
 	if limit < (s.config.BatchSize+3)/4 || bytes <= 0 {
-		return nil // a settlement will make room
+		return s.planState(now) // a settlement will make room
 	}
 	if s.buffer.ready.count > s.config.BatchSize/2 {
-		return nil // a read must skip the messages in memory, so it is worth its cost only when it can return many others
+		return s.planState(now) // a read must skip the messages in memory, so it is worth its cost only when it can return many others
 	}
 	if r.rowSize > 0 {
 		limit = max(1, min(limit, bytes/r.rowSize))
@@ -92,6 +92,20 @@ func (s *Scheduler) planRead(now time.Time) *Read {
 		s.wake(due)
 	}
 	return nil
+}
+
+// planState returns a read of the pauses after PollMax without a sweep: with a slow publisher, the
+// messages in memory can last for minutes.
+func (s *Scheduler) planState(now time.Time) *Read {
+	r := &s.reading
+	if due := r.began.Add(s.config.PollMax); now.Before(due) {
+		s.wake(due)
+		return nil
+	}
+	read := s.newRead(0, 0)
+	read.State = true
+	r.began = now
+	return read
 }
 
 func (s *Scheduler) planSweep(now time.Time, limit, bytes int) *Read {
@@ -195,6 +209,8 @@ func (s *Scheduler) RowsRead(now time.Time, read *Read, rows []*Message, at Reac
 		s.refillAgain(read)
 	case read.Lookahead:
 		s.addLookahead(now, read, rows, at)
+	case read.State:
+		s.setPauses(at.Pauses)
 	case !read.Refill && s.setPauses(at.Pauses): // the next sweep reads the rows again
 	case read.epoch != r.epoch:
 		s.refillAgain(read)

@@ -403,3 +403,34 @@ func TestSweepOfPausedRowsAsksForATransaction(t *testing.T) {
 		}
 	}
 }
+
+// While the messages in memory wait for a slow publisher, nothing else is read. A pause is still seen
+// within PollMax, and drops the paused ones.
+func TestPauseIsSeenWhileTheMemoryIsFull(t *testing.T) {
+	t.Parallel()
+	for name, full := range map[string]func(s *Scheduler){
+		"enough messages wait to be sent": func(*Scheduler) {},
+		"there is no room":                func(s *Scheduler) { s.buffer.bytes = s.config.BufferBytes },
+	} {
+		s := fixed()
+		var rows []*Message
+		for position := range int64(s.config.BatchSize) {
+			rows = append(rows, &Message{Position: position + 1, Topic: "t"})
+		}
+		s.RowsRead(start, s.planRead(start), rows, Reach{Highest: 16, Covered: 16, Horizon: 9, Ceiling: 9})
+		full(s)
+		early, due := start.Add(s.config.PollMax-1), start.Add(s.config.PollMax)
+		s.wakeAt = start.Add(time.Hour)
+		if read := s.planRead(early); read != nil || !s.wakeAt.Equal(due) {
+			t.Fatalf("%s: before PollMax got %+v, and it wakes up after %v", name, read, s.wakeAt.Sub(start))
+		}
+		read := s.planRead(due)
+		if read == nil || !read.State {
+			t.Fatalf("%s: got %+v, want a read of the state", name, read)
+		}
+		s.RowsRead(due, read, nil, Reach{Pauses: Pauses{Topics: []string{"t"}}})
+		if m := s.nextReady(); m != nil || len(s.buffer.messages) != 0 || !s.reading.rescan.IsZero() {
+			t.Errorf("%s: %+v is sent after the pause, %d are in memory", name, m, len(s.buffer.messages))
+		}
+	}
+}

@@ -374,6 +374,9 @@ func (w *world) read(r *Read) {
 			if r.Lookahead {
 				rows, at = w.ahead(r)
 			}
+			if r.State {
+				rows, at = nil, Reach{Pauses: w.pauses}
+			}
 			at.Horizon, at.Ceiling = horizon, ceiling
 			if w.plant.rows != nil {
 				w.plant.rows(w, r, &rows, &at)
