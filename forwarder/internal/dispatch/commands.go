@@ -56,9 +56,9 @@ type Read struct {
 	Keys   []string // sweep and lookahead: keys to leave out; refill: keys to read
 	Topics []string // topics to leave out; this does not apply to rows with a key
 
-	// Pauses are the paused topics and tenants, and, except in a refill, the held topics. A sweep and a refill return a paused row only if it
-	// has a key and no due time, and without its contents (Message.Paused). A lookahead returns
-	// none.
+	// Pauses are the paused topics and tenants, and, except in a refill, the held topics. A sweep
+	// and a refill return a paused row only if it has a key and no due time, and without its
+	// contents (Message.Paused). A lookahead returns none.
 	Pauses Pauses
 
 	Examine  int     // lookahead: number of rows to examine

@@ -37,7 +37,7 @@ type topic struct {
 	stalls  int         // number of stalls since the last answer
 	resume  int64       // when the topic resumes, a sweep must read again from this position
 	queues  []*keyQueue // queues whose messages were dropped from memory
-	held    bool
+	held    bool        // its rows are read like those of a paused topic
 }
 
 // A topic is also excluded while a single message tests whether the broker answers again.
