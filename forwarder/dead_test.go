@@ -133,13 +133,7 @@ func TestSentAndDeadRowsHaveLabels(t *testing.T) {
 			exec(t, db, `INSERT INTO once_outbox (message_id, topic, slot, payload, metadata)
 				VALUES ($1, 't', 0, '', $2)`, metadata, metadata)
 		}
-		b := newBroker().answering(func(d delivery) error {
-			if d.topic == "bad" {
-				return hopeless{errors.New("no")}
-			}
-			return nil
-		})
-		start(t, db, b, keeping(config))
+		start(t, db, refusingBad(), keeping(config))
 		drained(t, db)
 
 		const labels = ` WHERE message_id = $1
@@ -166,16 +160,20 @@ func TestIDThatNoIndexCanStore(t *testing.T) {
 			exec(t, db, `INSERT INTO once_outbox (message_id, topic, slot, payload, metadata) VALUES ($1, $2, 0, '', '{}')`, id, topic)
 		}
 		put(t, db, config, "t", msg("good", ""))
-		b := newBroker().answering(func(d delivery) error {
-			if d.topic == "bad" {
-				return hopeless{errors.New("no")}
-			}
-			return nil
-		})
-		start(t, db, b, keeping(config))
+		start(t, db, refusingBad(), keeping(config))
 		drained(t, db)
 		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_sent WHERE substr($1, 1, 500) = substr(message_id, 1, 500)`, id)
 		kit.WantNumber(t, db, 1, `SELECT COUNT(*) FROM once_outbox_dead WHERE substr($1, 1, 500) = substr(message_id, 1, 500)`, id)
+	})
+}
+
+// refusingBad returns a broker that can never accept messages of the topic "bad".
+func refusingBad() *broker {
+	return newBroker().answering(func(d delivery) error {
+		if d.topic == "bad" {
+			return hopeless{errors.New("no")}
+		}
+		return nil
 	})
 }
 

@@ -318,7 +318,7 @@ type hostile struct{}
 func (h hostile) Error() string { panic(h) }
 func (h hostile) Refused() bool { panic(h) }
 
-// topicsError is an error of which only the last method that the forwarder calls panics.
+// topicsError is an error whose method OneTopic panics. The forwarder calls this method after all others.
 type topicsError struct{ error }
 
 func (topicsError) Unavailable() bool { return true }

@@ -171,7 +171,7 @@ func HangUp(conn any) {
 	if !ok {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // it says goodbye to the server
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // Close tells the server
 	defer cancel()
 	_ = inner.Close(ctx)
 }

@@ -21,9 +21,10 @@ import (
 //
 // Publish checks the messages immediately, and returns outbox.ErrInvalid for those that the outbox
 // cannot accept. InTx sends them together with COMMIT, so work does not see them in the outbox
-// table, and if PostgreSQL cannot store them, the commit fails. Messages of more than 1 MiB are sent
-// before. If work uses savepoints (tx.Begin, SAVEPOINT) or tx.Conn, Publish sends the messages
-// immediately from then on, so that they are rolled back together with their savepoint.
+// table, and if PostgreSQL cannot store them, the commit fails. If they have more than 1 MiB
+// together, Publish sends them before. If work uses savepoints (tx.Begin, SAVEPOINT) or tx.Conn,
+// Publish sends the messages immediately from then on, so that they are rolled back together with
+// their savepoint.
 //
 // BEGIN is sent together with the first statement of work, which saves a round trip. If the
 // connection is dead, the transaction begins on another one.

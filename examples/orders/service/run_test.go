@@ -96,11 +96,11 @@ func TestStopIsBounded(t *testing.T) {
 	r.stop = func() error { return nil }
 }
 
-// A request that uses up the time of HTTP takes nothing from the consumers: they are closed.
+// A request lasts longer than HTTP may take to stop. The consumers are still closed, and the service ends.
 func TestStopDuringARequest(t *testing.T) {
 	t.Parallel()
 	database := postgres(t, testenv.Postgres(t))
-	for range 5 { // of two ways that were open, one closed the consumers
+	for range 5 { // select chooses at random, so one try could succeed by chance
 		r := start(t, database, func(c *service.Config) { c.StopTimeout = 100 * time.Millisecond })
 		conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
 		if err != nil {
